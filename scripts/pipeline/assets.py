@@ -1,0 +1,284 @@
+"""Models and corpora, each filled once from the package or hub that ships it.
+
+`data/sources.csv` says where each asset comes from, its licence and its SHA-256. At smoke and
+laptop scale an asset comes from a package in the lock, or from Python itself; at paper scale the
+same name resolves to the hub id and revision of its row, where it has one.
+
+    python -m scripts.pipeline.assets smollm2-135m-instruct
+"""
+
+import argparse
+import csv
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from scripts.pipeline import program
+from scripts.pipeline.errors import PipelineError
+from scripts.pipeline.files import ROOT, digest, read_json, sha256, whole_or_nothing, write_json
+from scripts.pipeline.schema import listed, nearest
+
+HUB_SUFFIX = ".hub"
+_WANTED_FROM_HUB = ("*.json", "*.safetensors", "*.txt", "*.model", "*.parquet")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A row of data/sources.csv."""
+
+    asset: str
+    package: str
+    version: str
+    file: str
+    """File or folder in the package, relative to where packages are installed."""
+    converter: str
+    sha256: str
+    """Of the package's file, or of the listing of a folder; empty where the content depends on
+    the Python version (it is then recorded in the asset's manifest)."""
+    licence: str
+    hub_id: str
+    revision: str
+    description: str
+
+    @property
+    def recipe(self) -> str:
+        """Changes when any of the row's fields changes."""
+        return digest(asdict(self))
+
+
+@cache
+def sources(root: Path = ROOT) -> dict[str, Source]:
+    """Asset name -> its row; `<name>.hub` stands for the same asset taken from the hub."""
+    path = root / "data" / "sources.csv"
+    if not path.is_file():
+        raise PipelineError(f"{path}: missing; it is part of the repository: git checkout it")
+    fields = list(Source.__dataclass_fields__)
+    found = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if reader.fieldnames != fields:
+            raise PipelineError(
+                f"{path}: found the columns {listed(reader.fieldnames or [])}; "
+                f"allowed: {listed(fields)}"
+            )
+        for row in reader:
+            if None in row or None in row.values():
+                raise PipelineError(
+                    f"{path}: line {reader.line_num}: not {len(fields)} fields; "
+                    "quote fields that hold a comma"
+                )
+            source = Source(**row)
+            if source.asset in found:
+                raise PipelineError(f"{path}: the asset {source.asset!r} stands twice")
+            if source.package:
+                found[source.asset] = source
+            if source.hub_id:
+                found[source.asset + HUB_SUFFIX] = source
+    return found
+
+
+def at_scale(root: Path, name: str, scale: str) -> str:
+    """The asset that a name in params.yaml means at a scale: from the hub at paper scale.
+
+    Raises:
+        PipelineError: an unknown name, or one that cannot be had at this scale.
+    """
+    known = sources(root)
+    hub = name + HUB_SUFFIX
+    names = sorted({source.asset for source in known.values()})
+    if name not in names:
+        raise PipelineError(
+            f"unknown asset {name!r}{nearest(name, names)}; "
+            f"allowed (data/sources.csv): {listed(names)}"
+        )
+    if scale == "paper" and hub in known:
+        return hub
+    if name not in known:
+        raise PipelineError(
+            f"asset {name!r} is only on the hub, which scale {scale!r} does not use; "
+            f"allowed: {listed(key for key in known if not key.endswith(HUB_SUFFIX))}"
+        )
+    return name
+
+
+def folder_of(root: Path, name: str) -> Path:
+    return root / "data" / "assets" / name
+
+
+def verified(root: Path, name: str) -> Path:
+    """Folder of an asset, after checking every file against its manifest.
+
+    Raises:
+        PipelineError: the asset is missing, or a file is missing, truncated or changed.
+    """
+    folder = folder_of(root, name)
+    again = f"snakemake --cores 1 data/assets/{name}/manifest.json"
+    manifest = read_json(folder / "manifest.json", again)
+    for file, entry in manifest["files"].items():
+        path = folder / file
+        found = sha256(path) if path.is_file() else "no file"
+        if found != entry["sha256"]:
+            raise PipelineError(
+                f"{path}: asset {name!r} is damaged: SHA-256 is {found}, "
+                f"it was {entry['sha256']}. Delete {folder} and run: {again}"
+            )
+    return folder
+
+
+def build(root: Path, name: str) -> None:
+    """Fill `data/assets/<name>` from its source, whole or not at all.
+
+    Raises:
+        PipelineError: unknown name, or its package is missing, of another version or damaged.
+    """
+    from scripts.pipeline.freshness import write_manifest
+
+    known = sources(root)
+    if name not in known:
+        raise PipelineError(
+            f"unknown asset {name!r}{nearest(name, known)}; "
+            f"allowed (data/sources.csv): {listed(known)}"
+        )
+    source = known[name]
+    with whole_or_nothing(folder_of(root, name)) as folder:
+        if name.endswith(HUB_SUFFIX):
+            _from_hub(source, folder)
+        else:
+            _CONVERTERS[source.converter](_package_file(source), folder)
+        write_manifest(folder, source.recipe)
+
+
+def _package_file(source: Source) -> Path | None:
+    """The checked file or folder inside the installed package; None for Python's own."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    if source.package == "python":
+        return None
+    install = f"python -m pip install --no-deps {source.package}=={source.version}"
+    try:
+        package = distribution(source.package)
+    except PackageNotFoundError:
+        raise PipelineError(
+            f"asset {source.asset!r}: the package {source.package} {source.version} that ships it "
+            f"is not installed: {install}"
+        ) from None
+    if package.version != source.version:
+        raise PipelineError(
+            f"asset {source.asset!r}: found {source.package} {package.version}; "
+            f"allowed: {source.version}: {install}"
+        )
+    path = Path(str(package.locate_file(source.file)))
+    found = _content_hash(path)
+    if found != source.sha256:
+        raise PipelineError(
+            f"asset {source.asset!r}: {path} is damaged or not the one of data/sources.csv: its "
+            f"SHA-256 is {found}, allowed: {source.sha256}: {install} --force-reinstall"
+        )
+    return path
+
+
+def _content_hash(path: Path) -> str:
+    """SHA-256 of a file, or of the names and SHA-256 of a folder's data files."""
+    if path.is_file():
+        return sha256(path)
+    return digest({str(file.relative_to(path)): sha256(file) for file in _data_files(path)})
+
+
+def _data_files(folder: Path) -> list[Path]:
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix not in (".py", ".pyc") and path.name != ".gitattributes"
+    ]
+
+
+def _copy(path: Path, folder: Path) -> None:
+    for file in _data_files(path):
+        target = folder / file.relative_to(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+
+
+def _gguf_to_safetensors(path: Path, folder: Path) -> None:
+    """Dequantise a GGUF Llama once, to float32 safetensors with its tokenizer.
+
+    The weights are saved here, since a model loaded from GGUF does not save itself.
+    """
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    loaded = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32, local_files_only=True
+    )
+    tokenizer = AutoTokenizer.from_pretrained(
+        path.parent, gguf_file=path.name, local_files_only=True
+    )
+    weights = {name: tensor.contiguous() for name, tensor in loaded.state_dict().items()}
+    if loaded.config.tie_word_embeddings:
+        del weights["lm_head.weight"]
+    target = folder / "model.safetensors"
+    save_file(weights, target, metadata={"format": "pt"})
+    target.chmod(0o644)
+    loaded.config.save_pretrained(folder)
+    loaded.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _python_topics(_: None, folder: Path) -> None:
+    """The reference manual's topics as CPython ships them: topics.json, name -> text."""
+    from pydoc_data.topics import topics
+
+    write_json(folder / "topics.json", dict(sorted(topics.items())))
+    write_json(folder / "version.json", {"python": sys.version.split()[0]})
+
+
+_CONVERTERS: dict[str, Callable[..., None]] = {
+    "copy": _copy,
+    "gguf": _gguf_to_safetensors,
+    "python_topics": _python_topics,
+}
+
+
+def _from_hub(source: Source, folder: Path) -> None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+
+    where = f"asset {source.asset!r}: {source.hub_id} at revision {source.revision}"
+    try:
+        snapshot_download(
+            source.hub_id,
+            revision=source.revision,
+            local_dir=folder,
+            allow_patterns=list(_WANTED_FROM_HUB),
+        )
+    except GatedRepoError as error:
+        raise PipelineError(
+            f"{where} is gated: accept its licence on its hub page, then log in with `hf auth login`"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise PipelineError(f"{where} is not on the hub (or private): {error}") from error
+    except (HfHubHTTPError, OSError) as error:
+        raise PipelineError(f"{where} cannot be fetched ({error}); check the network") from error
+    shutil.rmtree(folder / ".cache", ignore_errors=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Build the named assets; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="+", metavar="asset")
+    parser.add_argument("--log", type=Path, help="write output here; errors also to the screen")
+    args = parser.parse_args(argv)
+
+    def build_all(_: object) -> None:
+        for name in args.names:
+            build(ROOT, name)
+
+    return program.run(build_all, "assets", args.log)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

