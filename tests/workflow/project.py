@@ -16,7 +16,7 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
-        for name in ("workflow", "scripts/pipeline"):
+        for name in ("workflow", "profiles", "scripts/pipeline"):
             shutil.copytree(
                 ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".partial*")
             )
@@ -51,7 +51,8 @@ class Project:
 
     def planned(self, *arguments: str) -> set[str]:
         """The products of the jobs that a dry run would run, as 'alpha/train/all'."""
-        output = self.run("--dry-run", *arguments)
+        plain = ("--workflow-profile", "none", "--nolock", "--max-checksum-file-size", "0")
+        output = self.run("--dry-run", *plain, "--rerun-incomplete", *arguments)
         return {
             _short(line.split(":", 1)[1].split(",")[0].strip())
             for line in output.splitlines()
