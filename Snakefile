@@ -4,10 +4,13 @@ from snakemake.utils import min_version
 min_version("9.27")
 
 
+include: "workflow/rules/common.smk"
+
+
+# After common.smk, whose errors on a wrong params.yaml say more than Snakemake's own.
 configfile: "params.yaml"
 
 
-include: "workflow/rules/common.smk"
 include: "workflow/rules/assets.smk"
 include: "workflow/rules/prepare.smk"
 include: "workflow/rules/stages.smk"
@@ -35,4 +38,5 @@ for paper in PAPERS:
 
 
 onsuccess:
-    shell("python -m scripts.pipeline.ledger show --scale {SCALE}")
+    if any(Path(results(paper, "verdicts.json")).is_file() for paper in PAPERS):
+        shell("python -m scripts.pipeline.ledger show --scale {SCALE}")

@@ -64,7 +64,7 @@ class Project:
 
     def products(self) -> dict[str, bytes]:
         """Every deterministic file of data/ and results/, by name."""
-        skipped = ("cost.json", "mlflow.db", "report.html")
+        skipped = ("cost.json", "mlflow.db", ".mlflow.db.lock", "report.html")
         return {
             str(path.relative_to(self.root)): path.read_bytes()
             for folder in ("data", "results")

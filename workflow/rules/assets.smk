@@ -13,3 +13,8 @@ rule asset:
         runtime=30,
     shell:
         "python -m scripts.pipeline.assets {wildcards.asset} --log {log}"
+
+
+rule assets:
+    input:
+        [f"data/assets/{name}/manifest.json" for name in FRESHNESS.asset_names],
