@@ -28,7 +28,7 @@ lint: $(VENV)/ready
 	ruff check .
 	ruff format --check .
 	snakefmt --check Snakefile workflow/rules
-	snakemake --lint
+	python workflow/lint.py
 
 format: $(VENV)/ready  ## Format the code.
 	ruff check --fix .

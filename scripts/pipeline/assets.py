@@ -18,11 +18,19 @@ from pathlib import Path
 
 from scripts.pipeline import program
 from scripts.pipeline.errors import PipelineError
-from scripts.pipeline.files import ROOT, digest, read_json, sha256, whole_or_nothing, write_json
+from scripts.pipeline.files import (
+    ROOT,
+    digest,
+    only_one,
+    read_json,
+    sha256,
+    whole_or_nothing,
+    write_json,
+)
 from scripts.pipeline.schema import listed, nearest
 
 HUB_SUFFIX = ".hub"
-_WANTED_FROM_HUB = ("*.json", "*.safetensors", "*.txt", "*.model", "*.parquet")
+_WANTED_FROM_HUB = ("*.json", "*.safetensors", "*.txt", "*.model")
 
 
 @dataclass(frozen=True)
@@ -33,13 +41,15 @@ class Source:
     package: str
     version: str
     file: str
-    """File or folder in the package, relative to where packages are installed."""
+    """File or folder in the package, relative to where packages are installed; of an asset that
+    only the hub has, the pattern of the files wanted (default: a model's)."""
     converter: str
     sha256: str
     """Of the package's file, or of the listing of a folder; empty where the content depends on
     the Python version (it is then recorded in the asset's manifest)."""
     licence: str
     hub_id: str
+    """A model's id, or datasets/<id>."""
     revision: str
     description: str
 
@@ -71,8 +81,13 @@ def sources(root: Path = ROOT) -> dict[str, Source]:
                     "quote fields that hold a comma"
                 )
             source = Source(**row)
-            if source.asset in found:
+            if {source.asset, source.asset + HUB_SUFFIX} & found.keys():
                 raise PipelineError(f"{path}: the asset {source.asset!r} stands twice")
+            if source.package and source.converter not in _CONVERTERS:
+                raise PipelineError(
+                    f"{path}: asset {source.asset!r}: unknown converter {source.converter!r}"
+                    f"{nearest(source.converter, _CONVERTERS)}; allowed: {listed(_CONVERTERS)}"
+                )
             if source.package:
                 found[source.asset] = source
             if source.hub_id:
@@ -117,13 +132,20 @@ def verified(root: Path, name: str) -> Path:
     folder = folder_of(root, name)
     again = f"snakemake --cores 1 data/assets/{name}/manifest.json"
     manifest = read_json(folder / "manifest.json", again)
-    for file, entry in manifest["files"].items():
+    try:
+        wanted = {file: entry["sha256"] for file, entry in manifest["files"].items()}
+    except (AttributeError, KeyError, TypeError):
+        raise PipelineError(
+            f"{folder / 'manifest.json'}: asset {name!r} is damaged: its manifest names no files. "
+            f"Delete {folder} and run: {again}"
+        ) from None
+    for file, was in wanted.items():
         path = folder / file
         found = sha256(path) if path.is_file() else "no file"
-        if found != entry["sha256"]:
+        if found != was:
             raise PipelineError(
-                f"{path}: asset {name!r} is damaged: SHA-256 is {found}, "
-                f"it was {entry['sha256']}. Delete {folder} and run: {again}"
+                f"{path}: asset {name!r} is damaged: SHA-256 is {found}, it was {was}. "
+                f"Delete {folder} and run: {again}"
             )
     return folder
 
@@ -143,7 +165,10 @@ def build(root: Path, name: str) -> None:
             f"allowed (data/sources.csv): {listed(known)}"
         )
     source = known[name]
-    with whole_or_nothing(folder_of(root, name)) as folder:
+    with (
+        only_one(root / "scratch" / "locks" / f"asset-{name}.lock"),
+        whole_or_nothing(folder_of(root, name)) as folder,
+    ):
         if name.endswith(HUB_SUFFIX):
             _from_hub(source, folder)
         else:
@@ -245,23 +270,25 @@ _CONVERTERS: dict[str, Callable[..., None]] = {
 
 def _from_hub(source: Source, folder: Path) -> None:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
+    wants_file = source.file and not source.package
     where = f"asset {source.asset!r}: {source.hub_id} at revision {source.revision}"
     try:
         snapshot_download(
-            source.hub_id,
+            source.hub_id.removeprefix("datasets/"),
+            repo_type="dataset" if source.hub_id.startswith("datasets/") else "model",
             revision=source.revision,
             local_dir=folder,
-            allow_patterns=list(_WANTED_FROM_HUB),
+            allow_patterns=[source.file] if wants_file else list(_WANTED_FROM_HUB),
         )
     except GatedRepoError as error:
         raise PipelineError(
-            f"{where} is gated: accept its licence on its hub page, then log in with `hf auth login`"
+            f"{where} is gated: accept its licence on its hub page, then `hf auth login`"
         ) from error
     except RepositoryNotFoundError as error:
         raise PipelineError(f"{where} is not on the hub (or private): {error}") from error
-    except (HfHubHTTPError, OSError) as error:
+    except Exception as error:  # the hub's client passes on errors of several libraries
         raise PipelineError(f"{where} cannot be fetched ({error}); check the network") from error
     shutil.rmtree(folder / ".cache", ignore_errors=True)
 

@@ -1,5 +1,6 @@
 """Reading and writing files so that nothing is half-written and damage has a name."""
 
+import glob
 import hashlib
 import json
 import os
@@ -39,6 +40,8 @@ def digest(value: Any) -> str:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` so that a reader sees the old file or the whole new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in path.parent.glob(f".partial-{glob.escape(path.name)}-*"):
+        leftover.unlink(missing_ok=True)  # of a process that was killed while it wrote
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".partial-{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -53,11 +56,22 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 @contextmanager
+def only_one(lock: Path) -> Iterator[None]:
+    """Wait for another process that runs the same block; a dead one's lock is free."""
+    from filelock import FileLock
+
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(lock):
+        yield
+
+
+@contextmanager
 def whole_or_nothing(outdir: Path) -> Iterator[Path]:
     """A new folder that takes the name `outdir` when the block ends well, and else goes away."""
     outdir.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in outdir.parent.glob(f".partial-{outdir.name}-*"):
-        shutil.rmtree(leftover)
+    for leftover in outdir.parent.glob(f".partial-{glob.escape(outdir.name)}-*"):
+        if leftover.name.removeprefix(f".partial-{outdir.name}-").isdigit():  # a process id
+            shutil.rmtree(leftover)
     folder = outdir.parent / f".partial-{outdir.name}-{os.getpid()}"
     folder.mkdir()
     try:

@@ -21,6 +21,7 @@ from scripts.pipeline.dag import Block, Dag
 from scripts.pipeline.errors import PipelineError
 from scripts.pipeline.files import digest, sha256
 from scripts.pipeline.params import Params
+from scripts.pipeline.schema import listed
 
 OBSERVERS = frozenset({"scripts.pipeline.tracking", "scripts.pipeline.live"})
 """Modules that watch a stage and cannot change what it computes."""
@@ -146,6 +147,20 @@ class Freshness:
             self._digest_of(parts, [*present, *code], papers=list(self.dags)),
         )
 
+    def require_inputs(self, product: Product) -> None:
+        """Refuse to make a product, and to give it its recipe, from inputs that are not theirs.
+
+        Raises:
+            PipelineError: naming the inputs that are missing, damaged or out of date.
+        """
+        read = [self.products[path] for path in product.inputs if path in self.products]
+        stale = [other.outputs[0] for other in read if not self.is_fresh(other)]
+        if stale:
+            raise PipelineError(
+                f"{listed(stale)}: missing, damaged or out of date, and read by this stage. "
+                f"Make it again: snakemake --cores all {' '.join(map(str, stale))}"
+            )
+
     def is_fresh(self, product: Product) -> bool:
         """Whether the product is there, whole, and carries the recipe it should."""
         return all((self.root / path).is_file() for path in product.outputs) and (
@@ -158,18 +173,20 @@ class Freshness:
         Raises:
             PipelineError: a time has to change and cannot (a folder that is read-only).
         """
+        latest = _LONG_AGO
         for product in self.products.values():
             present = [self.root / path for path in product.outputs]
             present = [path for path in present if path.is_file()]
+            inputs = [_time(self.root / path) for path in product.inputs]
             if self.is_fresh(product):
-                inputs = [self.root / path for path in product.inputs]
-                newest = max((_time(path) for path in inputs if path.exists()), default=0)
                 for path in present:
-                    if _time(path) < newest:
-                        _set_time(path, newest)
+                    _make_newer(path, max(inputs, default=_LONG_AGO))
+                latest = max(latest, *(_time(path) for path in present))
             else:
                 for path in present:
-                    _set_time(path, _LONG_AGO)
+                    _set_time(path, min([_LONG_AGO, *(time - 10**9 for time in inputs)]))
+        for path in sorted((self.root / "logs").rglob("*.benchmark.tsv")):
+            _make_newer(path, latest)  # Snakemake counts them among a job's outputs
 
     def _code(self, module: str) -> list[Path]:
         return [path.relative_to(self.root) for path in _imports(self.root, module)]
@@ -189,11 +206,12 @@ def carried_recipe(path: Path) -> str | None:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or not isinstance(value.get("files", {}), dict):
         return None
     for name, entry in value.get("files", {}).items():
         file = path.parent / name
-        if not file.is_file() or file.stat().st_size != entry["size"]:
+        size = entry.get("size") if isinstance(entry, dict) else None
+        if not file.is_file() or file.stat().st_size != size:
             return None
     return value.get("recipe")
 
@@ -253,7 +271,16 @@ def _hash(path: Path) -> str:
 
 
 def _time(path: Path) -> int:
-    return path.stat().st_mtime_ns
+    """A file's time; one that is not there (or is just being replaced) counts as old."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return _LONG_AGO
+
+
+def _make_newer(path: Path, time: int) -> None:
+    if _time(path) < time:
+        _set_time(path, time)
 
 
 def _set_time(path: Path, time: int) -> None:
@@ -261,6 +288,8 @@ def _set_time(path: Path, time: int) -> None:
         return
     try:
         os.utime(path, ns=(time, time))
+    except FileNotFoundError:
+        return  # another process is just replacing it
     except OSError as error:
         raise PipelineError(
             f"{path}: cannot set its time ({error.strerror}). The project's data and results must "

@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
 import json
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -294,12 +296,20 @@ def flat_numbers(verdicts: dict[str, Any]) -> dict[str, float]:
 def write(root: Path, verdicts: dict[str, Any]) -> list[Path]:
     """Write verdicts.json, verdicts.parquet and the flat metrics file; their paths."""
     results = root / "results" / verdicts["scale"]
+    folder = results / verdicts["paper"]
     contents = {
-        results / verdicts["paper"] / "verdicts.parquet": parquet_bytes(verdicts),
+        folder / "verdicts.parquet": parquet_bytes(verdicts),
         results / "metrics" / f"{verdicts['paper']}.json": json_bytes(flat_numbers(verdicts)),
-        # last, because it carries the recipe that says that all three are up to date
-        results / verdicts["paper"] / "verdicts.json": json_bytes(verdicts),
     }
+    beside = {
+        os.path.relpath(path, folder): {
+            "size": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        for path, content in contents.items()
+    }
+    # Last, because it carries the recipe, and the sizes, that say that all three are up to date.
+    contents[folder / "verdicts.json"] = json_bytes({**verdicts, "files": beside})
     for path, content in contents.items():
         write_atomic(path, content)
     return list(contents)
@@ -361,11 +371,13 @@ def judge_paper(root: Path, scale: str, slug: str) -> None:
 
     settings = params.load(root / "params.yaml")
     paper = settings.paper(slug)
-    recipe = Freshness(settings, scale).judge(slug).recipe
+    freshness = Freshness(settings, scale)
+    product = freshness.judge(slug)
+    freshness.require_inputs(product)
     claims = load(root / "scripts" / "papers" / slug / "claims.yaml", slug)
     table = metrics.load_paper(root, slug, scale)
     verdicts = judge(table, claims, scale, paper=slug, title=paper.title)
-    write(root, {"recipe": recipe, **verdicts})
+    write(root, {"recipe": product.recipe, **verdicts})
 
 
 def show_ledger(root: Path, scale: str, paper: str | None) -> None:

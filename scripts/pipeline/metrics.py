@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from scripts.pipeline.dag import Dag
 from scripts.pipeline.errors import PipelineError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 METRIC_KEYS = ("paper", "scale", "stage", "arm", "seed")
 METRIC_COLUMNS = (*METRIC_KEYS, "dataset", "metric", "value", "unit", "n")
 CURVE_COLUMNS = (*METRIC_KEYS, "step", "metric", "value")
+_KINDS = {"metric": str, "unit": str, "dataset": str, "value": SupportsFloat, "n": SupportsFloat}
 
 
 def metric_schema(factors: Mapping[str, str]) -> "pa.Schema":
@@ -76,18 +78,48 @@ def checked_rows(
         missing = {"metric", "value", "unit", "n"} - row.keys()
         if missing:
             raise PipelineError(f"{where}: metric {name!r} lacks {listed(sorted(missing))}")
+        for key, kind in _KINDS.items():
+            if key in row and not isinstance(row[key], kind):
+                raise PipelineError(
+                    f"{where}: metric {name!r} has {key}={row[key]!r}; "
+                    f"allowed: {'text' if kind is str else 'a number'}"
+                )
         if not math.isfinite(row["value"]):
             raise PipelineError(
                 f"{where}: metric {name!r} is {row['value']}; allowed: a finite number"
             )
         if not str(row["unit"]).strip():
             raise PipelineError(f"{where}: metric {name!r} has no unit; 'ratio' is one")
-        if int(row["n"]) != row["n"] or row["n"] < 1:
+        if not (row["n"] >= 1 and float(row["n"]).is_integer()):
             raise PipelineError(
                 f"{where}: metric {name!r} has n={row['n']}; allowed: a count of at least 1"
             )
-        checked.append({"dataset": "", **row, "value": float(row["value"]), "n": int(row["n"])})
+        given = {
+            factor: _factor(row[factor], kind, f"{where}: metric {name!r}: factor {factor!r}")
+            for factor, kind in factors.items()
+            if factor in row
+        }
+        numbers = {"value": float(row["value"]), "n": int(row["n"])}
+        checked.append({"dataset": "", **row, **numbers, **given})
     return checked
+
+
+def _factor(value: Any, kind: str, where: str) -> Any:
+    """A factor's value in its declared type; None where a frame has no value (None, NaN, NA)."""
+    if value is None or (isinstance(value, Real) and math.isnan(value)) or _is_na(value):
+        return None
+    if kind == "string" and isinstance(value, str):
+        return str(value)
+    if kind != "string" and isinstance(value, Real) and math.isfinite(value):
+        if kind == "number":
+            return float(value)
+        if float(value).is_integer():
+            return int(value)
+    raise PipelineError(f"{where} is {value!r}; allowed (params.yaml): {kind}")
+
+
+def _is_na(value: object) -> bool:
+    return type(value).__name__ == "NAType"
 
 
 def one_unit_each(units: Iterable[tuple[str, str]], where: str) -> None:

@@ -1,5 +1,6 @@
 """params.yaml: the only place for settings, read and checked before anything runs."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,18 @@ MACHINE_KEYS = (
     "gpu",
     "assets",
 )
+RESERVED = (
+    "all",
+    "asset",
+    "assets",
+    "report",
+    "page",
+    "bench",
+    "judge",
+    "track",
+    *CANONICAL_STAGES,
+)
+"""Names of rules, which a paper's target of its own name would clash with."""
 _PER_STAGE_DEFAULTS = {"threads": 1, "mem_mb": 4096, "runtime": 60, "gpu": 0}
 
 
@@ -125,7 +138,7 @@ def checked_overrides(config: Mapping[str, Any], path: Path) -> str:
             f"--config: {listed(changed)} cannot be set on the command line; allowed: scale. "
             f"Edit {path}, or use `dvc exp run -S {changed[0]}...=value`"
         )
-    return check_scale(config.get("scale"), "--config scale")
+    return check_scale(config.get("scale", written.get("scale")), "--config scale")
 
 
 def load(path: Path | None = None) -> Params:
@@ -161,11 +174,17 @@ def _check_names(value: dict, root: Path, file: str) -> None:
             known = [*settings, *coded]
             raise PipelineError(
                 f"{file}: {key}: unknown key or paper{nearest(key, known)}; allowed: "
-                f"{listed(settings)}, and the papers with a folder in scripts/papers: {listed(coded)}"
+                f"{listed(settings)}, and the papers with a folder in scripts/papers: "
+                f"{listed(coded)}"
             )
     listed_papers = value.get("papers")
     for slug in listed_papers if isinstance(listed_papers, list) else []:
-        if slug not in value:
+        if slug in RESERVED:
+            raise PipelineError(
+                f"{file}: papers: {slug!r} is the name of a rule; allowed: any but "
+                f"{listed(RESERVED)}; rename the paper's folder and section"
+            )
+        if isinstance(slug, str) and slug not in value:
             sections = [key for key in value if key not in settings]
             raise PipelineError(
                 f"{file}: papers: unknown paper {slug!r}{nearest(slug, sections)}; it has no "
@@ -237,3 +256,18 @@ def _check_assets(assets: Mapping[str, str], root: Path, scale: str, where: str)
             at_scale(root, name, scale)
         except PipelineError as error:
             raise PipelineError(f"{where}.assets.{role}: {error}") from None
+
+
+def main() -> int:
+    """Check params.yaml and the claims of its papers; returns the exit status."""
+    from scripts.pipeline import claims, program
+
+    def check_all(_: object) -> None:
+        for slug in load().papers:
+            claims.load(ROOT / "scripts" / "papers" / slug / "claims.yaml", slug)
+
+    return program.run(check_all, "params")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,10 @@ def run(action: Callable[[TextIO], None], label: str, log: Path | None = None) -
                     raise
                 _say(f"error: {label}: {_disk_message(error)}", screen)
                 return 1
+            except Exception:
+                if screen is not sys.stderr:  # for the log; the screen gets it from Python
+                    traceback.print_exc()
+                raise
     except OSError as error:  # the log itself cannot be written
         if error.errno not in _DISK_FAULTS:
             raise

@@ -4,8 +4,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -52,13 +51,16 @@ def run_stage(
     block, outdir, by_hand = _chosen(dag, name, args)
     outdir = root / outdir
     threads = args.threads or int(dag.settings.machine("threads", name))
-    recipe = "by hand" if by_hand else Freshness(settings, scale).block(dag, block).recipe
-    with _only_one(root / "scratch" / "locks" / f"{scale}-{paper}-{name}-{block.name}.lock"):
+    freshness = Freshness(settings, scale)
+    recipe = "by hand" if by_hand else freshness.block(dag, block).recipe
+    with files.only_one(root / "scratch" / "locks" / f"{scale}-{paper}-{name}-{block.name}.lock"):
         done = carried_recipe(outdir / "manifest.json") == recipe and not by_hand
         if done and not args.force:
             os.utime(outdir / "manifest.json")
             print(f"{paper} {name}: {outdir.relative_to(root)} is up to date (--force runs it)")
             return
+        if not by_hand:
+            freshness.require_inputs(freshness.block(dag, block))
         with files.whole_or_nothing(outdir) as folder:
             job = Job(dag, block, root, folder, _device(dag, name), threads, by_hand, screen=screen)
             cost = _measured(stage, job, settings.live)
@@ -160,13 +162,3 @@ def _measured(stage: Callable[[Job], None], job: Job, live: bool) -> dict[str, A
         "declared_mem_mb": job.dag.settings.machine("mem_mb", job.stage),
         "declared_minutes": job.dag.settings.machine("runtime", job.stage),
     }
-
-
-@contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
-    """Wait for another process that runs the same block; the kernel frees the lock of a dead one."""
-    from filelock import FileLock
-
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(lock):
-        yield

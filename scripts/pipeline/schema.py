@@ -1,7 +1,8 @@
 """YAML files checked against JSON schemas, with errors a person can act on."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # YAML's own error comes below
             if key in seen:
                 line = key_node.start_mark.line + 1
                 raise PipelineError(f"line {line}: the key {key!r} stands twice; keep one of them")
@@ -28,7 +31,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def read_yaml(path: Path) -> Any:
     """Read a YAML file safely; missing, unreadable or ambiguous files are a PipelineError."""
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)  # noqa: S506
+        return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
     except FileNotFoundError:
         raise PipelineError(f"{path}: missing") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -73,9 +76,23 @@ def load_schema(path: Path) -> dict:
 
 
 def _validator(schema: Mapping):
+    return _finite_numbers_only()(schema)
+
+
+@cache
+def _finite_numbers_only() -> Any:
+    """The validator class, to which .nan and .inf are no numbers (JSON has none such)."""
     import jsonschema
 
-    return jsonschema.Draft202012Validator(schema)
+    kind = jsonschema.Draft202012Validator
+    number = kind.TYPE_CHECKER.is_type
+    checker = kind.TYPE_CHECKER.redefine(
+        "number",
+        lambda _, value: (
+            number(value, "number") and (not isinstance(value, float) or math.isfinite(value))
+        ),
+    )
+    return jsonschema.validators.extend(kind, type_checker=checker)
 
 
 def _explain(error: Any) -> list[str]:
@@ -107,7 +124,8 @@ def _rule(error: Any) -> str:
         case "const":
             return f"allowed: {limit!r}"
         case "type":
-            return f"allowed: a value of type {limit}"
+            odd = isinstance(error.instance, float) and not math.isfinite(error.instance)
+            return "allowed: a finite number" if odd else f"allowed: a value of type {limit}"
         case "minimum":
             return f"allowed: at least {limit}"
         case "maximum":

@@ -220,8 +220,11 @@ class Job(_Randomness):
         inner = Path(cell.name, file) if cell else Path(file)
         path = self.root / holder.folder / inner
         if self.by_hand and not path.exists():
-            name = cell.name if cell else WHOLE
-            path = self.root / scratch_folder(self.paper, self.scale, stage, name) / inner
+            names = (cell.name, cell.arm, f"s{cell.seed}") if cell else (WHOLE,)
+            for name in names:  # run as one cell, as an arm or as a seed
+                made = self.root / scratch_folder(self.paper, self.scale, stage, name) / inner
+                if made.exists():
+                    return made, holder.command
         return path, holder.command
 
     def finish(self) -> None:

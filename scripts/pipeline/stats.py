@@ -44,8 +44,13 @@ def is_constant(values: ArrayLike) -> bool:
 
 
 def mean(values: ArrayLike) -> float:
-    """Arithmetic mean, independent of the order of the values."""
-    return float(np.mean(_sorted(values)))
+    """Arithmetic mean, independent of the order of the values.
+
+    A mean that is nothing but rounding error of values that cancel is zero, not 1e-17.
+    """
+    x = _sorted(values)
+    centre = float(np.mean(x))
+    return 0.0 if abs(centre) < 1e-14 * float(np.max(np.abs(x))) else centre
 
 
 def mean_interval(values: ArrayLike) -> Interval:

@@ -167,9 +167,11 @@ def track(
 
     root = settings.root
     dag = Dag(settings.paper(slug), scale)
-    recipe = Freshness(settings, scale).track(slug).recipe
+    freshness = Freshness(settings, scale)
+    product = freshness.track(slug)
+    freshness.require_inputs(product)
     runs = paper_runs(root, dag)
-    marker = {"paper": slug, "scale": scale, "recipe": recipe}
+    marker = {"paper": slug, "scale": scale, "recipe": product.recipe}
     path = root / "results" / scale / slug / "tracked.json"
     try:
         tally = _logged(store, dag, runs)

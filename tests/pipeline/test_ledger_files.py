@@ -13,7 +13,7 @@ import yaml
 from scripts.pipeline import ledger, metrics, params
 from scripts.pipeline.dag import Dag
 from scripts.pipeline.files import ROOT
-from scripts.pipeline.freshness import Freshness
+from scripts.pipeline.freshness import Freshness, write_manifest
 from scripts.pipeline.ledger import REPRODUCED
 from tests.pipeline.claim_tables import (
     CLEAR,
@@ -50,7 +50,12 @@ def test_files_say_the_same(tmp_path: Path) -> None:
     result = everything(tmp_path)
     ledger.write(tmp_path, result)
     folder = tmp_path / "results" / "laptop"
-    assert json.loads((folder / "made_up" / "verdicts.json").read_text()) == result
+    written = json.loads((folder / "made_up" / "verdicts.json").read_text())
+    beside = written.pop("files")
+    assert written == result
+    assert set(beside) == {"verdicts.parquet", "../metrics/made_up.json"}
+    for name, entry in beside.items():
+        assert (folder / "made_up" / name).stat().st_size == entry["size"]
     rows = pd.read_parquet(folder / "made_up" / "verdicts.parquet")
     assert len(rows) == len(KINDS) + 1
     assert rows["claim_verdict"].tolist() == [claim["verdict"] for claim in result["claims"]]
@@ -104,12 +109,24 @@ def project(root: Path, frame: pd.DataFrame) -> Path:
     section: dict[str, Any] = {"title": "Made up", "factors": factors, "stages": stages}
     settings = {"scale": "laptop", "papers": ["made_up"], "made_up": section | scales}
     (root / "params.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
-    dag = Dag(params.load(root / "params.yaml").paper("made_up"), "laptop")
+    loaded = params.load(root / "params.yaml")
+    dag, products = Dag(loaded.paper("made_up"), "laptop"), Freshness(loaded, "laptop")
     for block in dag.judged():
         rows = frame.to_dict("records") if block.stage == "evaluate" else []
         path = root / block.folder / "metrics.parquet"
         metrics.write_rows(path, rows, metrics.metric_schema(factors))
+        write_manifest(path.parent, products.block(dag, block).recipe)
     return root
+
+
+def test_metrics_of_other_parameters_are_not_judged(
+    tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    root = project(tmp_path, scores(CLEAR).drop(columns="segment"))
+    text = (root / "params.yaml").read_text()
+    (root / "params.yaml").write_text(text.replace("seeds: 8", "seeds: 9"))
+    assert ledger.main(["judge", "--scale", "laptop", "--paper", "made_up", "--root", str(root)])
+    assert "missing, damaged or out of date" in capfd.readouterr().err
 
 
 def test_the_judge_command_reads_metrics_and_writes_verdicts(tmp_path: Path) -> None:

@@ -295,3 +295,8 @@ def test_monotone(
     series: list[float], direction: str, tolerance: float | None, complies: bool
 ) -> None:
     assert stats.monotone([series], direction, tolerance).tolist() == [complies]
+
+
+def test_a_mean_of_values_that_cancel_is_zero():
+    assert stats.mean([0.1, 0.2, -0.3]) == 0.0
+    assert stats.mean([1e-20, 3e-20]) == pytest.approx(2e-20)

@@ -63,7 +63,7 @@ def set_parameters(root: Path, papers: tuple[str, ...] = ("toy",), **parameters:
         "laptop": {"seeds": 1, "fan_out": ["arm"]},
         "paper": {"seeds": 1, "fan_out": ["arm", "seed"]},
     }
-    value = {"scale": "smoke", "papers": list(papers), **{slug: section for slug in papers}}
+    value = {"scale": "smoke", "papers": list(papers), **dict.fromkeys(papers, section)}
     (root / "params.yaml").write_text(yaml.safe_dump(value, sort_keys=False), encoding="utf-8")
 
 

@@ -18,7 +18,9 @@ class Project:
         self.root = folder
         for name in ("workflow", "profiles", "scripts/pipeline"):
             shutil.copytree(
-                ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".partial*")
+                ROOT / name,
+                folder / name,
+                ignore=shutil.ignore_patterns("__pycache__", ".partial*"),
             )
         for name in ("Snakefile", "scripts/__init__.py", "data/sources.csv", "kernels/__init__.py"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +88,9 @@ class Project:
 
 def _short(path: str) -> str:
     """'results/laptop/alpha/stages/train/all/manifest.json' -> 'alpha/train/all'."""
-    parts = [part for part in Path(path).parts if part not in ("results", "stages", "manifest.json")]
+    parts = [
+        part for part in Path(path).parts if part not in ("results", "stages", "manifest.json")
+    ]
     if parts[0] == "data":
         return f"{parts[2]}/prepare"
     return "/".join(parts[1:])

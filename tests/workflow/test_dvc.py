@@ -72,7 +72,9 @@ def test_both_ways_give_the_same_bytes(by_dvc: Tracked, by_snakemake: Tracked) -
 
 
 def test_after_snakemake_dvc_computes_nothing(by_snakemake: Tracked) -> None:
-    before = {path: path.stat().st_ino for path in by_snakemake.root.glob("results/*/*/stages/**/*")}
+    before = {
+        path: path.stat().st_ino for path in by_snakemake.root.glob("results/*/*/stages/**/*")
+    }
     by_snakemake.ok("dvc", "repro")
     assert before == {path: path.stat().st_ino for path in before}
     assert by_snakemake.ok("dvc", "status").strip().endswith("Data and pipelines are up to date.")

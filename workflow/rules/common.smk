@@ -1,10 +1,10 @@
 # What all rules share. The logic is in scripts/pipeline/{params,dag,freshness}.py, tested there.
-import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, workflow.basedir)
-os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+# Jobs run with the Python that runs Snakemake, also when its environment is not activated.
+shell.prefix(f"export PATH='{Path(sys.executable).parent}':\"$PATH\"; ")
 
 from scripts.pipeline.errors import PipelineError
 from scripts.pipeline.freshness import Freshness
