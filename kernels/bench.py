@@ -6,7 +6,8 @@
 CPU peers: `faiss.ResidualQuantizer` with beam 1 and the same codebooks; torch's SDPA over a cache
 that was dequantized beforehand, whose decoding it does not pay for. GPU peers: the definition as
 eager torch code; SDPA in float16. `speedup` is peer time over ours: below 1 the peer is faster, and
-such rows are printed like the others. Rows go to results/<card or cpu>/bench.parquet.
+such rows are printed like the others. Rows go to results/<card or cpu>/bench.parquet, or to
+`--output`.
 """
 
 import argparse
@@ -44,7 +45,9 @@ Row = dict[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--aot", action="store_true", help="rewrite the table of builds")
-    if parser.parse_args().aot:
+    parser.add_argument("--output", type=Path, help="where the rows go")
+    args = parser.parse_args()
+    if args.aot:
         write_aot()
         return
     import pandas as pd
@@ -55,8 +58,9 @@ def main() -> None:
     else:
         where, rows = "cpu", cpu_rows()
     frame = pd.DataFrame(rows)
-    (RESULTS / where).mkdir(parents=True, exist_ok=True)
-    frame.to_parquet(RESULTS / where / "bench.parquet", index=False)
+    output = args.output or RESULTS / where / "bench.parquet"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_parquet(output, index=False)
     for operation, part in frame.groupby("operation", sort=False):
         columns = part.drop(columns="operation").dropna(axis=1, how="all")
         print(f"\n{operation} on {where}")
