@@ -40,11 +40,18 @@ def nearest(x: Tensor, codebook: Tensor) -> Tensor:
     return nearest_score(x, codebook)[0]
 
 
-def nearest_score(x: Tensor, codebook: Tensor) -> tuple[Tensor, Tensor]:
+def scratch(x: Tensor, codebook: Tensor) -> Tensor:
+    """Memory for the scores of a chunk of rows; taken once per fit, not once per round."""
+    return x.new_empty(min(CHUNK, len(x)), len(codebook))
+
+
+def nearest_score(
+    x: Tensor, codebook: Tensor, scores: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Index [N] of the nearest codeword and its score 2<x,c> - |c|^2 = |x|^2 - |x-c|^2.
 
     |x|^2 is common to all codewords and would cost digits in the comparison. On a CPU numpy's
-    argmax is used because it is vectorised (nine times torch's speed here).
+    argmax is used because it is vectorised and torch's is not.
     """
     bias = codebook.square().sum(1) * -0.5
     if x.device.type != "cpu":
@@ -52,7 +59,7 @@ def nearest_score(x: Tensor, codebook: Tensor) -> tuple[Tensor, Tensor]:
         best = [torch.addmm(bias, p, codebook.T).max(1) for p in parts]
         return torch.cat([b.indices for b in best]), 2 * torch.cat([b.values for b in best])
     index, score = np.empty(len(x), dtype=np.int64), torch.empty(len(x), dtype=x.dtype)
-    scores = torch.empty(min(CHUNK, len(x)), len(codebook), dtype=x.dtype)
+    scores = scratch(x, codebook) if scores is None else scores
     for start in range(0, len(x), CHUNK):
         rows = x[start : start + CHUNK]
         out = scores[: len(rows)]
@@ -77,13 +84,13 @@ def alternate(
     A cluster without weight moves to one of the points with the largest weight * squared error
     (distinct points), in every arm alike.
     """
-    codebook, best, best_value = start, start, math.inf
+    codebook, best, best_index, best_value = start, start, None, math.inf
     total = weight.sum().clamp_min(torch.finfo(x.dtype).tiny)
-    norms = x.square().sum(1)
+    norms, scores = x.square().sum(1), scratch(x, start)
     objective: list[float] = []
     for step in range(iterations + 1):
         if assign is None:
-            index, score = nearest_score(x, codebook)
+            index, score = nearest_score(x, codebook, scores)
             error = (norms - score).clamp_min(0)
         else:
             index = assign(x, codebook)
@@ -91,13 +98,13 @@ def alternate(
         cost = error * weight
         objective.append(float(cost.sum() / total))
         if objective[-1] < best_value:
-            best, best_value = codebook, objective[-1]
+            best, best_index, best_value = codebook, index, objective[-1]
         if step < iterations:
             codebook, mass = update(index)
             codebook = repair(codebook, mass, x, cost)
-    if best is not codebook or assign is not None:
-        index = nearest(x, best)
-    return Fit(best, x - best.index_select(0, index), index, objective)
+    if assign is not None or best_index is None:
+        best_index = nearest(x, best)
+    return Fit(best, x - best.index_select(0, best_index), best_index, objective)
 
 
 def repair(codebook: Tensor, mass: Tensor, x: Tensor, cost: Tensor) -> Tensor:
