@@ -182,6 +182,7 @@ def _loss(job: Job, table: "pd.DataFrame") -> None:
             )
             style = {"linestyle": "-" if number < 3 else ":", "capsize": 2, "label": name}
             style |= {"color": COLOURS[number % 8], "marker": MARKERS[number % 8]}
+            style["markerfacecolor"] = COLOURS[number % 8] if number < 8 else "white"
             at = found.index.to_numpy() + 0.02 * (number % 6 - 2.5)  # side by side
             axes.errorbar(at, found["mean"], yerr=found["half"], **style)
         axes.axhline(
