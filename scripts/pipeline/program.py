@@ -38,6 +38,7 @@ def run(action: Callable[[TextIO], None], label: str, log: Path | None = None) -
                 _say(f"error: {label}: {_disk_message(error)}", screen)
                 return 1
             except Exception:
+                sys.stdout.flush()  # the log reads in the order in which things happened
                 if screen is not sys.stderr:  # for the log; the screen gets it from Python
                     traceback.print_exc()
                 raise
@@ -50,6 +51,7 @@ def run(action: Callable[[TextIO], None], label: str, log: Path | None = None) -
 
 
 def _say(message: str, screen: TextIO) -> None:
+    sys.stdout.flush()
     for stream in {sys.stderr, screen}:
         print(message, file=stream, flush=True)
 
