@@ -20,8 +20,12 @@ except PipelineError as error:
 
 PAPERS = list(PARAMS.papers)
 BENCHES = [
-    "kernels",
-    *(p for p in PAPERS if Path(f"scripts/papers/{p}/bench.py").is_file()),
+    "kernels.bench",
+    *(
+        f"scripts.papers.{paper}.bench"
+        for paper in PAPERS
+        if Path(f"scripts/papers/{paper}/bench.py").is_file()
+    ),
 ]
 REPORT = f"results/{SCALE}/report.html"
 
