@@ -19,7 +19,7 @@ from pathlib import Path
 from scripts.pipeline.assets import at_scale, sources
 from scripts.pipeline.dag import Block, Dag
 from scripts.pipeline.errors import PipelineError
-from scripts.pipeline.files import digest, sha256
+from scripts.pipeline.files import digest, sha256, write_json
 from scripts.pipeline.params import Params
 from scripts.pipeline.schema import listed
 
@@ -49,7 +49,8 @@ class Freshness:
         self.root = params.root
         self.scale = scale
         self.dags = {slug: Dag(paper, scale) for slug, paper in params.papers.items()}
-        self._recipes: dict[Path, str] = {}
+        self._blocks: dict[Path, Product] = {}
+        self._imports: dict[str, list[Path]] = {}
 
     @cached_property
     def products(self) -> dict[Path, Product]:
@@ -79,10 +80,16 @@ class Freshness:
         }
 
     def block(self, dag: Dag, block: Block) -> Product:
+        """One job of a stage. Kept: everything made later asks for it again."""
+        if block.manifest not in self._blocks:
+            self._blocks[block.manifest] = self._block(dag, block)
+        return self._blocks[block.manifest]
+
+    def _block(self, dag: Dag, block: Block) -> Product:
         code = self._code(f"scripts.papers.{block.paper}.{block.stage}")
         assets = self._assets(dag)
         before = dag.inputs(block)
-        recipe = self._recipes.get(block.manifest) or digest(
+        recipe = digest(
             {
                 "stage": block.stage,
                 "cells": [cell.name for cell in block.cells],
@@ -96,7 +103,6 @@ class Freshness:
                 "inputs": {str(other.manifest): self.block(dag, other).recipe for other in before},
             }
         )  # fmt: skip
-        self._recipes[block.manifest] = recipe
         manifests = [self.asset(name).outputs[0] for name in sorted(set(assets.values()))]
         manifests += [other.manifest for other in before]
         return Product((block.manifest,), (Path("params.yaml"), *manifests, *code), recipe)
@@ -189,7 +195,10 @@ class Freshness:
             _make_newer(path, latest)  # Snakemake counts them among a job's outputs
 
     def _code(self, module: str) -> list[Path]:
-        return [path.relative_to(self.root) for path in _imports(self.root, module)]
+        if module not in self._imports:
+            found = _imports(self.root, module)
+            self._imports[module] = [path.relative_to(self.root) for path in found]
+        return self._imports[module]
 
     def _digest_of(self, parts: dict[Path, str], files: list[Path], **rest: object) -> str:
         hashes = {str(path): _hash(self.root / path) for path in files}
@@ -218,8 +227,6 @@ def carried_recipe(path: Path) -> str | None:
 
 def write_manifest(folder: Path, recipe: str) -> None:
     """Write a folder's manifest: its recipe, and size and SHA-256 of each file."""
-    from scripts.pipeline.files import write_json
-
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     entries = {
         path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha256(path)}
