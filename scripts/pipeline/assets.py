@@ -12,7 +12,6 @@ import csv
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -20,43 +19,17 @@ from scripts.pipeline import program
 from scripts.pipeline.errors import PipelineError
 from scripts.pipeline.files import (
     ROOT,
-    digest,
     only_one,
     read_json,
     sha256,
     whole_or_nothing,
     write_json,
 )
+from scripts.pipeline.packages import Source, data_files, opened
 from scripts.pipeline.schema import listed, nearest
 
 HUB_SUFFIX = ".hub"
 _WANTED_FROM_HUB = ("*.json", "*.safetensors", "*.txt", "*.model")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A row of data/sources.csv."""
-
-    asset: str
-    package: str
-    version: str
-    file: str
-    """File or folder in the package, relative to where packages are installed; of an asset that
-    only the hub has, the pattern of the files wanted (default: a model's)."""
-    converter: str
-    sha256: str
-    """Of the package's file, or of the listing of a folder; empty where the content depends on
-    the Python version (it is then recorded in the asset's manifest)."""
-    licence: str
-    hub_id: str
-    """A model's id, or datasets/<id>."""
-    revision: str
-    description: str
-
-    @property
-    def recipe(self) -> str:
-        """Changes when any of the row's fields changes."""
-        return digest(asdict(self))
 
 
 @cache
@@ -172,56 +145,21 @@ def build(root: Path, name: str) -> None:
         if name.endswith(HUB_SUFFIX):
             _from_hub(source, folder)
         else:
-            _CONVERTERS[source.converter](_package_file(source), folder)
+            with opened(source, root) as path:
+                _CONVERTERS[source.converter](path, folder)
         write_manifest(folder, source.recipe)
 
 
-def _package_file(source: Source) -> Path | None:
-    """The checked file or folder inside the installed package; None for Python's own."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    if source.package == "python":
-        return None
-    install = f"python -m pip install --no-deps {source.package}=={source.version}"
-    try:
-        package = distribution(source.package)
-    except PackageNotFoundError:
-        raise PipelineError(
-            f"asset {source.asset!r}: the package {source.package} {source.version} that ships it "
-            f"is not installed: {install}"
-        ) from None
-    if package.version != source.version:
-        raise PipelineError(
-            f"asset {source.asset!r}: found {source.package} {package.version}; "
-            f"allowed: {source.version}: {install}"
-        )
-    path = Path(str(package.locate_file(source.file)))
-    found = _content_hash(path)
-    if found != source.sha256:
-        raise PipelineError(
-            f"asset {source.asset!r}: {path} is damaged or not the one of data/sources.csv: its "
-            f"SHA-256 is {found}, allowed: {source.sha256}: {install} --force-reinstall"
-        )
-    return path
-
-
-def _content_hash(path: Path) -> str:
-    """SHA-256 of a file, or of the names and SHA-256 of a folder's data files."""
-    if path.is_file():
-        return sha256(path)
-    return digest({str(file.relative_to(path)): sha256(file) for file in _data_files(path)})
-
-
-def _data_files(folder: Path) -> list[Path]:
-    return [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix not in (".py", ".pyc") and path.name != ".gitattributes"
-    ]
-
-
 def _copy(path: Path, folder: Path) -> None:
-    for file in _data_files(path):
+    for file in data_files(path):
+        target = folder / (file.relative_to(path) if path.is_dir() else file.name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+
+
+def _message_catalogues(path: Path, folder: Path) -> None:
+    """Copy the compiled translation catalogues (.mo) alone."""
+    for file in sorted(path.rglob("*.mo")):
         target = folder / file.relative_to(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
@@ -264,6 +202,7 @@ def _python_topics(_: None, folder: Path) -> None:
 _CONVERTERS: dict[str, Callable[..., None]] = {
     "copy": _copy,
     "gguf": _gguf_to_safetensors,
+    "message_catalogues": _message_catalogues,
     "python_topics": _python_topics,
 }
 

