@@ -263,8 +263,16 @@ def _setting_faults(check: dict[str, Any]) -> Iterator[str]:
 def _kind_faults(check: dict[str, Any]) -> Iterator[str]:
     """What a single kind of check demands beyond the schema."""
     kind = check["kind"]
-    if check.get("by") == "not_contradicted" and "required" not in check:
-        yield "by: found not_contradicted, allowed: interval, estimate (as a gate: add required)"
+    not_contradicted = check.get("by") == "not_contradicted"
+    told = "tolerance" in check and kind in ("at_least", "at_most")
+    if not_contradicted and "required" not in check and not told:
+        yield (
+            "by: found not_contradicted, allowed: interval, estimate (as a gate: add required; of "
+            "at_least and at_most also with the tolerance within which the interval must be)"
+        )
+    if told and not not_contradicted:
+        by = check.get("by", "interval")
+        yield f"tolerance: found beside by: {by}, allowed: by: not_contradicted"
     if kind == "ratio" and ("at_most" in check) == ("at_least" in check):
         yield "ratio: needs exactly one of at_most, at_least"
     if kind == "share" and check["at_least"] == 1 and check.get("by", "interval") == "interval":

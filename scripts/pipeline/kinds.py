@@ -50,6 +50,7 @@ class Measured:
     test: str | None = None
     mde: float | None = None
     rule: str | None = None  # the verdict, for kinds that decide by a rule
+    tolerance: float | None = None  # half width beyond which "not contradicted" tells nothing
     extra: str = ""
     horizon: float | None = None
 
@@ -81,12 +82,18 @@ def decide(found: Measured, p_holm: float | None, by: str) -> str:
             return REPRODUCED
         return PARTLY if right_way else NOT_REPRODUCED
     if by == "not_contradicted":
-        return REPRODUCED if max(ends) >= bar else NOT_REPRODUCED
+        if max(ends) < bar:
+            return NOT_REPRODUCED
+        return PARTLY if _too_wide(found.interval, found.tolerance) else REPRODUCED
     if clears(min(ends)) and (p_holm is None or p_holm < ALPHA):
         return REPRODUCED
     if clears(estimate) or (right_way and max(ends) >= bar):
         return PARTLY
     return NOT_REPRODUCED
+
+
+def _too_wide(interval: Interval, tolerance: float | None) -> bool:
+    return tolerance is not None and (interval.high - interval.low) / 2 > tolerance
 
 
 def _p(values: np.ndarray, margin: float, atom: Check) -> tuple[float | None, str | None]:
@@ -147,11 +154,17 @@ def _value(table: pd.DataFrame, atom: Check, place: str) -> Measured:
     one = units.side(table, atom.metric, atom.arm, atom.where, atom.pair, place)
     values = units.clustered(one.by_unit, atom.cluster)
     sign = 1 if atom.kind == "at_least" else -1
-    p, test = _p(sign * values, sign * atom.value, atom)
+    if 0 < atom.value < 1 and np.isin(values, (0, 1)).all() and len(values) > 1:
+        interval, p, test, mde = _indicators(values, atom, sign)
+    else:
+        interval, mde = stats.mean_interval(values), stats.smallest_detectable(values)
+        p, test = _p(sign * values, sign * atom.value, atom)
     direction = atom.kind.replace("_", " ")
+    within = interval.low is not None and interval.low <= atom.value <= interval.high
+    wide = within and _too_wide(interval, atom.tolerance)
     return Measured(
         effect=stats.mean(values),
-        interval=stats.mean_interval(values),
+        interval=interval,
         n=len(values),
         seeds=one.rows["seed"].nunique(),
         unit=one.unit,
@@ -164,8 +177,28 @@ def _value(table: pd.DataFrame, atom: Check, place: str) -> Measured:
         threshold=atom.value,
         p=p,
         test=test,
-        mde=stats.smallest_detectable(values),
-        extra=f"claimed {direction} {atom.value:g}",
+        mde=mde,
+        tolerance=atom.tolerance,
+        extra=f"claimed {direction} {atom.value:g}" + (", too noisy to tell" if wide else ""),
+    )
+
+
+def _indicators(
+    values: np.ndarray, atom: Check, sign: int
+) -> tuple[Interval, float | None, str | None, float]:
+    """Exact binomial interval, p-value, test and smallest detectable excess of yes/no units.
+
+    Rejections of a test are such: near 0 or 1, where sizes and coverages lie, a bootstrap of them
+    is poor, and without a single one it has no width at all.
+    """
+    hits, n = int(values.sum()), len(values)
+    claimed, share = (hits, atom.value) if sign > 0 else (n - hits, 1 - atom.value)
+    tested = atom.by == "interval"
+    return (
+        stats.share_interval(hits, n),
+        stats.share_above(claimed, n, share) if tested else None,
+        "exact binomial" if tested else None,
+        stats.smallest_detectable_share(n, share),
     )
 
 
@@ -308,7 +341,7 @@ def _same_value(table: pd.DataFrame, atom: Check, place: str) -> Measured:
         raise NotHere(f"{place}: a prediction interval needs at least 2 repeated runs, found 1")
     interval = stats.prediction_interval(one.by_unit)
     inside = interval.low <= atom.value <= interval.high
-    wide = atom.tolerance is not None and (interval.high - interval.low) / 2 > atom.tolerance
+    wide = _too_wide(interval, atom.tolerance)
     return Measured(
         effect=stats.mean(one.by_unit),
         interval=interval,

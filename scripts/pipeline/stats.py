@@ -174,6 +174,24 @@ def share_above(hits: int, n: int, share: float) -> float:
     return float(stats.binomtest(hits, n, share, alternative="greater").pvalue)
 
 
+def smallest_detectable_share(n: int, share: float) -> float:
+    """Excess of the true share over `share` that the exact binomial test at 5% sees with 80% power.
+
+    The excess that is left when even a share of 1 would be missed: 1 - share.
+    """
+    from scipy import optimize, stats
+
+    # The fewest hits that the test rejects: P(X >= k | share) <= 0.05.
+    rejected_from = int(stats.binom.isf(0.05, n, share)) + 1
+
+    def power(true: float) -> float:
+        return float(stats.binom.sf(rejected_from - 1, n, true))
+
+    if rejected_from > n:
+        return 1 - share
+    return float(optimize.brentq(lambda true: power(true) - 0.8, share, 1.0)) - share
+
+
 def prediction_interval(values: ArrayLike) -> Interval:
     """mean +- t s sqrt(1 + 1/n): where one more run would fall with 95% (shape [n], n >= 2)."""
     from scipy import stats

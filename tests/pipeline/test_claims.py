@@ -182,6 +182,14 @@ WRONG: dict[str, tuple[Any, str]] = {
         "than: found 'ours', which is the arm itself",
     ),
     "gate as evidence": (greater(by="not_contradicted"), "by: found not_contradicted"),
+    "gate as evidence, of a value": (
+        KINDS["at_most"] | {"by": "not_contradicted"},
+        "at_most also with the tolerance",
+    ),
+    "tolerance of an interval": (
+        KINDS["at_most"] | {"tolerance": 0.1},
+        "tolerance: found beside by: interval",
+    ),
     "ratio without bound": (greater(kind="ratio"), "ratio: needs exactly one of at_most, at_least"),
     "ratio with two": (greater(kind="ratio", at_most=1, at_least=1), "ratio: needs exactly one"),
     "share of all": (greater(kind="share", at_least=1), "at_least: found 1, allowed: less than 1"),

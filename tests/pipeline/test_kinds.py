@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import binomtest
 
 from scripts.pipeline.errors import PipelineError
 from scripts.pipeline.ledger import NOT_REPRODUCED, PARTLY, REPRODUCED
@@ -105,6 +106,41 @@ def test_same_value(tmp_path: Path, value: float, tolerance: float | None, expec
     found = atom(tmp_path, scores([9.0, 10.0, 11.0]), check)
     assert found["verdict"] == expected
     assert (found["low"], found["high"]) == pytest.approx((10 - 4.968276, 10 + 4.968276))
+
+
+def rejections(hits: int, n: int) -> pd.DataFrame:
+    return scores([1.0] * hits + [0.0] * (n - hits))
+
+
+@pytest.mark.parametrize(
+    ("hits", "n", "keys", "expected"),
+    [
+        (4, 300, {}, REPRODUCED),  # [0.4%, 3.4%]
+        (0, 60, {}, PARTLY),  # 3/60 may still hide: not the [0, 0] of a bootstrap
+        (0, 80, {}, REPRODUCED),
+        (12, 300, {}, PARTLY),
+        (40, 300, {}, NOT_REPRODUCED),
+        (20, 300, {"by": "not_contradicted", "tolerance": 0.03}, REPRODUCED),  # 6.7% [4.1, 10.1]
+        (3, 40, {"by": "not_contradicted", "tolerance": 0.03}, PARTLY),  # cannot tell
+        (30, 300, {"by": "not_contradicted", "tolerance": 0.03}, NOT_REPRODUCED),
+    ],
+)
+def test_yes_no_units_are_judged_by_the_exact_binomial(
+    tmp_path: Path, hits: int, n: int, keys: dict[str, Any], expected: str
+) -> None:
+    size = KINDS["at_least"] | {"kind": "at_most", "value": 0.05} | keys
+    found = atom(tmp_path, rejections(hits, n), size)
+    assert found["verdict"] == expected
+    exact = binomtest(hits, n).proportion_ci(method="exact")
+    assert (found["low"], found["high"]) == pytest.approx((exact.low, exact.high))
+    assert "Clopper-Pearson" in found["interval"]
+    assert found["mde"] > 0
+    assert ("too noisy to tell" in found["statement"]) == (n == 40)
+    # The mirror image: coverage of at least 95%.
+    cover = KINDS["at_least"] | {"value": 0.95} | keys
+    mirrored = atom(tmp_path, rejections(n - hits, n), cover)
+    assert mirrored["verdict"] == expected
+    assert mirrored["p"] == (None if keys else pytest.approx(found["p"]))
 
 
 def powers(slope: float, sizes: tuple[float, ...] = (8, 16, 32), seeds: int = 4) -> pd.DataFrame:

@@ -190,6 +190,18 @@ def test_smallest_detectable_effect_has_80_percent_power(n: int) -> None:
     assert power == pytest.approx(0.8, abs=1e-4)
 
 
+@pytest.mark.parametrize(("n", "share"), [(60, 0.05), (300, 0.05), (200, 0.5), (80, 0.95)])
+def test_smallest_detectable_share_has_80_percent_power(n: int, share: float) -> None:
+    true = share + stats.smallest_detectable_share(n, share)
+    hits = np.arange(n + 1)
+    rejected = np.array([stats.share_above(int(k), n, share) <= 0.05 for k in hits])
+    assert scipy_stats.binom.pmf(hits[rejected], n, true).sum() == pytest.approx(0.8, abs=1e-9)
+
+
+def test_smallest_detectable_share_where_nothing_is_seen() -> None:
+    assert stats.smallest_detectable_share(3, 0.5) == 0.5  # even 3 of 3 have p = 1/8
+
+
 def test_smallest_detectable_effect_shrinks_with_units_and_needs_two() -> None:
     wide = stats.smallest_detectable([1.0, 2.0, 3.0, 4.0])
     assert stats.smallest_detectable([1.0, 2.0, 3.0, 4.0] * 5) < wide
