@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce test lint format bench dashboard lock clean
+.PHONY: help reproduce test lint format bench ledger dashboard lock clean
 
 help:  ## List the commands.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ format: $(VENV)/ready  ## Format the code.
 
 bench: $(VENV)/ready  ## Our cores beside the libraries a user would pick.
 	snakemake --cores 1 bench
+
+ledger: $(VENV)/ready  ## Write docs/ledger.md and README's table from the last run.
+	python -m scripts.pipeline.ledger_docs --scale $(or $(SCALE),laptop)
 
 dashboard: $(VENV)/ready  ## Open the MLflow dashboard on http://127.0.0.1:5000.
 	mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///results/mlflow.db
