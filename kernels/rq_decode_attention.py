@@ -16,6 +16,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
+from kernels.launch import processors
 from kernels.rq_encode import MAX_CODEWORDS, code_dtype, describe
 
 ROPE_LAYOUTS = ("half", "interleaved")
@@ -262,8 +263,7 @@ def rq_decode_attention_triton(
     _, hkv, s, g, m = kc.shape
     options = tile(d_head, hq // hkv)
     if splits is None:
-        processors = torch.cuda.get_device_properties(q.device).multi_processor_count
-        splits = split_count(b * hkv, s, options["BLOCK_S"], processors)
+        splits = split_count(b * hkv, s, options["BLOCK_S"], processors(q.device))
     # Whole tiles per split, so that only the last tile of a sequence is partly empty.
     split_len = triton.cdiv(triton.cdiv(s, splits), options["BLOCK_S"]) * options["BLOCK_S"]
     f32 = {"dtype": torch.float32, "device": q.device}

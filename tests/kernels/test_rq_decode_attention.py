@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.cases import ATTENTION_SHAPES, AttentionShape
+from kernels.cases.rq_decode_attention import SHAPES, AttentionShape
 from kernels.harness import assert_close
 from kernels.rq_decode_attention import (
     Attended,
@@ -22,11 +22,11 @@ from kernels.rq_decode_attention import (
     split_count,
 )
 
-every_shape = pytest.mark.parametrize("shape", ATTENTION_SHAPES, ids=lambda shape: shape.name)
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 # Triton's interpreter multiplies the bit patterns of bfloat16 operands; bfloat16 is left to a GPU.
 interpreted_shapes = pytest.mark.parametrize(
     "shape",
-    [shape for shape in ATTENTION_SHAPES if shape.dtype != torch.bfloat16],
+    [shape for shape in SHAPES if shape.dtype != torch.bfloat16],
     ids=lambda shape: shape.name,
 )
 

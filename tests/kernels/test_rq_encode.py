@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.cases import ENCODE_SHAPES, EncodeShape
+from kernels.cases.rq_encode import SHAPES, EncodeShape
 from kernels.harness import assert_close
 from kernels.rq_decode_attention import dequantize
 from kernels.rq_encode import (
@@ -20,7 +20,7 @@ from kernels.rq_encode import (
     rq_encode_triton,
 )
 
-every_shape = pytest.mark.parametrize("shape", ENCODE_SHAPES, ids=lambda shape: shape.name)
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 
 
 def norms(cb: torch.Tensor) -> torch.Tensor:
