@@ -120,7 +120,7 @@ class ModelBench:
         mask: "torch.Tensor | None" = None,
     ) -> list[dict[str, float]]:
         """kl, nll and top1 of each of the first `count` segments under a quantizer."""
-        from scripts.papers.gsrq.scoring import compare
+        from scripts.pipeline.scoring import compare
 
         ids = self.ids[dataset]
         if dataset not in self._reference:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from scripts.papers.gsrq import text
+from scripts.pipeline import text
 from scripts.pipeline.errors import PipelineError
 from scripts.pipeline.stage import Job, main
 

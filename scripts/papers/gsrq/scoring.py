@@ -28,23 +28,6 @@ def log_probs(
     return torch.cat(parts)
 
 
-def compare(reference: Tensor, quantized: Tensor, targets: Tensor) -> list[dict[str, float]]:
-    """Per segment: kl = KL(reference || quantized) and nll in nat/token, top1 = agreement.
-
-    reference, quantized [B, T, V] log-probabilities; targets [B, T] token ids.
-    """
-    rows = []
-    for p, q, target in zip(reference, quantized, targets, strict=True):
-        rows.append(
-            {
-                "kl": float((p.exp() * (p - q)).sum(-1).double().mean()),
-                "nll": float(-q.gather(1, target[:, None]).double().mean()),
-                "top1": float((p.argmax(-1) == q.argmax(-1)).double().mean()),
-            }
-        )
-    return rows
-
-
 def no_past_mask(length: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Additive attention mask [1, 1, T, T]: each token sees itself and the first token only."""
     allowed = torch.eye(length, dtype=torch.bool)

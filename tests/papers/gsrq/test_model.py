@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from scripts.papers.gsrq import passkey, text
+from scripts.papers.gsrq import passkey
 from scripts.papers.gsrq.coder import HeadCoder
 from scripts.papers.gsrq.hooks import keep_first, projections
 from scripts.papers.gsrq.weights import attention_weights, clipped, log_smoothed
+from scripts.pipeline import text
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +147,8 @@ def test_weights_are_tamed_and_average_one() -> None:
 
 @torch.no_grad()
 def test_scores_against_transformers(model) -> None:
-    from scripts.papers.gsrq.scoring import compare, log_probs, no_past_mask
+    from scripts.papers.gsrq.scoring import log_probs, no_past_mask
+    from scripts.pipeline.scoring import compare
 
     ids = torch.randint(0, 97, (3, 20), generator=torch.Generator().manual_seed(5))
     found = log_probs(model, ids, 8)
