@@ -42,7 +42,11 @@ def aot_compile(variant: Variant, target: GPUTarget) -> Resources:
     Pointers are taken as 16-byte aligned, as torch allocates them.
     """
     runtime = dict(zip(variant.kernel.arg_names, variant.types, strict=False))
-    wide = [i for i, kind in enumerate(variant.types) if kind[0] == "*" or variant.aligned]
+    wide = [
+        i
+        for i, (name, kind) in enumerate(runtime.items())
+        if kind[0] == "*" or name in variant.aligned
+    ]
     source = ASTSource(
         variant.kernel,
         signature=runtime | dict.fromkeys(variant.constexprs, "constexpr"),

@@ -17,8 +17,8 @@ class Variant:
     """One build of one kernel: what is compiled ahead of time and what the launcher launches.
 
     `types` are Triton's names of the types of the runtime arguments, which come first in the
-    kernel's signature. `aligned`: the integers among them are multiples of 16, as K = 256 is; a
-    launch specialises on that.
+    kernel's signature. `aligned` names the integers among them that are multiples of 16, as K = 256
+    is; a launch specialises on that.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Variant:
     constexprs: dict[str, Any]
     num_warps: int
     num_stages: int
-    aligned: bool = True
+    aligned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,6 @@ def variants() -> Iterator[Variant]:
                 num_warps=options.pop("num_warps"),
                 num_stages=options.pop("num_stages"),
                 constexprs={"LOG": semiring == "log", **options},
-                aligned=False,
             )
 
 

@@ -113,7 +113,7 @@ def variants() -> Iterator[Variant]:
                 "INTERLEAVED": rope == "interleaved",
                 **options,
             },
-            aligned=k % 16 == 0,
+            aligned=("S", "split_len", *(["K"] if k % 16 == 0 else [])),
         )
     yield Variant(
         name="merge D=128 fp16",
@@ -122,7 +122,6 @@ def variants() -> Iterator[Variant]:
         constexprs={"LN_2": attention.LN_2, "D": 128, "BLOCK_D": 128},
         num_warps=1,
         num_stages=1,
-        aligned=False,
     )
 
 

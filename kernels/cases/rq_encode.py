@@ -89,7 +89,9 @@ def variants() -> Iterator[Variant]:
             num_warps=options.pop("num_warps"),
             num_stages=options.pop("num_stages"),
             constexprs={"D": d, "M": m, "WANT_XHAT": want_xhat, **options},
-            aligned=k % 16 == 0,
+            aligned=tuple(
+                name for name, value in (("n", n), ("x_stride", d), ("K", k)) if value % 16 == 0
+            ),
         )
 
 

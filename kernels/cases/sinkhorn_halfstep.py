@@ -93,7 +93,6 @@ def variants() -> Iterator[Variant]:
                 "LN_2": op.LN_2,
                 **options,
             },
-            aligned=False,
         )
 
 
