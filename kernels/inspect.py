@@ -3,6 +3,7 @@
 python -m kernels.inspect    # rewrites results/builds.csv and results/builds.parquet
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,22 @@ def main() -> None:
     frame.to_csv(TABLE, index=False, lineterminator="\n")
     frame.to_parquet(TABLE.with_suffix(".parquet"), index=False)
     print(frame.to_string(index=False))
+    broken = [fault for row in frame.itertuples() for fault in faults(row)]
+    print("\n".join(["", *broken] if broken else ["", "no spills, no TF32, all wants met"]))
+    sys.exit(bool(broken))
+
+
+def faults(row: Any) -> list[str]:
+    """What is wrong with one row of the table, in words."""
+    wants = row.wants.split()
+    found = {
+        f"spills {row.spills}": row.spills > 0,
+        f"{row.tf32} TF32 instructions where float32 or half precision is meant": row.tf32 > 0,
+        "no tensor-core instruction": "tensor-cores" in wants and row.matrix == 0,
+        "no load of 16 bytes": "wide-loads" in wants and row.wide_loads == 0,
+    }
+    where = f"{row.operation} {row.build} on {row.target}"
+    return [f"{where}: {fault}" for fault, there in found.items() if there]
 
 
 def rows() -> list[dict[str, Any]]:
@@ -32,6 +49,14 @@ def rows() -> list[dict[str, Any]]:
             "operation": operation.name,
             "build": variant.name,
             "warps": variant.num_warps,
+            "wants": " ".join(
+                want
+                for want, wanted in (
+                    ("tensor-cores", variant.tensor_cores),
+                    ("wide-loads", variant.wide_loads),
+                )
+                if wanted
+            ),
             **vars(aot_compile(variant, TARGETS[target])),
         }
         for operation in operations()

@@ -136,7 +136,7 @@ def tile(c: int, top: int, itemsize: int) -> dict[str, int]:
         "F0": f0,
         "F1": 0 if f <= f0 else max(16, triton.next_power_of_2(f - f0)),
         "BLOCK_N": 64,
-        "BLOCK_S": 64 if itemsize == 2 else 32,
+        "BLOCK_S": 32 if itemsize == 4 and f0 == 128 else 64,  # 64 would spill
         "BLOCK_T": triton.next_power_of_2(top),
         "num_warps": 4 if itemsize == 2 and f0 < 128 else 8,
         "num_stages": 1,

@@ -114,6 +114,8 @@ def variants() -> Iterator[Variant]:
                 **options,
             },
             aligned=("S", "split_len", *(["K"] if k % 16 == 0 else [])),
+            tensor_cores=dtype != torch.float32,
+            wide_loads=d % 16 == 0,
         )
     yield Variant(
         name="merge D=128 fp16",

@@ -90,6 +90,8 @@ def variants() -> Iterator[Variant]:
             num_stages=options.pop("num_stages"),
             constexprs={"C": c, "T": top, **options},
             aligned=("n_padded",),
+            tensor_cores=dtype == torch.float16,
+            wide_loads=True,
         )
 
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import triton
+import triton.language as tl
 
 from kernels.aot import TARGETS, aot_compile
 from kernels.cases import operations, rq_encode
-from kernels.inspect import TABLE, rows
+from kernels.inspect import TABLE, faults, rows
 from kernels.operation import Variant
 
 pytestmark = pytest.mark.compiles
@@ -24,19 +25,30 @@ BUILDS = [
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("variant", BUILDS)
-def test_compiles_without_spills(variant: Variant, target: str) -> None:
+def test_compiles_as_declared(variant: Variant, target: str) -> None:
     used = aot_compile(variant, TARGETS[target])
     registers, shared = LIMITS[target]
     assert used.spills == 0
+    assert used.tf32 == 0
+    assert used.matrix > 0 or not variant.tensor_cores
+    assert used.wide_loads > 0 or not variant.wide_loads
     assert used.registers <= registers
     assert used.shared <= shared
 
 
 def test_the_committed_table_is_what_compiles_today() -> None:
-    table = pd.read_csv(TABLE)
+    table = pd.read_csv(TABLE, keep_default_na=False)
     if table.triton[0] != triton.__version__:
         pytest.skip(f"the table is of Triton {table.triton[0]}: python -m kernels.inspect")
     pd.testing.assert_frame_equal(table, pd.DataFrame(rows()))
+
+
+def test_the_committed_table_has_no_faults() -> None:
+    """No spills, no TF32; tensor cores and 16-byte loads wherever a build declares them."""
+    table = pd.read_csv(TABLE, keep_default_na=False)
+    assert [fault for row in table.itertuples() for fault in faults(row)] == []
+    for want in ("tensor-cores", "wide-loads"):
+        assert table.wants.str.contains(want).any()
 
 
 def test_spills_are_seen() -> None:
@@ -46,3 +58,34 @@ def test_spills_are_seen() -> None:
     assert aot_compile(forced, TARGETS["sm_80"]).spills > 0
     crowded = replace(forced, num_warps=8)
     assert aot_compile(crowded, TARGETS["gfx942"]).spills > 0
+
+
+@triton.jit
+def probe_kernel(a_ptr, out_ptr, PRECISION: tl.constexpr, STEP: tl.constexpr):
+    at = tl.arange(0, 64)
+    a = tl.load(a_ptr + at[:, None] * 64 * STEP + at[None, :] * STEP)
+    out = tl.dot(a, a, input_precision=PRECISION)
+    tl.store(out_ptr + at[:, None] * 64 + at[None, :], out)
+
+
+def probe(kind: str, precision: str, step: int) -> Variant:
+    values = {"PRECISION": precision, "STEP": step}
+    return Variant("probe", probe_kernel, (f"*{kind}", "*fp32"), values, num_warps=4, num_stages=1)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_facts_are_seen(target: str) -> None:
+    """Each fact can be otherwise: TF32 where it is asked for, narrow loads of strided rows."""
+    exact = aot_compile(probe("fp32", "ieee", 1), TARGETS[target])
+    assert (exact.tf32, exact.matrix) == (0, 0) and exact.wide_loads > 0
+    rounded = aot_compile(probe("fp32", "tf32", 1), TARGETS[target])
+    assert rounded.tf32 > 0 and rounded.matrix > 0
+    strided = aot_compile(probe("fp16", "ieee", 3), TARGETS[target])
+    assert strided.wide_loads == 0 < strided.loads
+    assert strided.matrix > 0 and strided.tf32 == 0
+
+
+def test_matrix_instructions_are_seen_on_amd() -> None:
+    half = aot_compile(probe("fp16", "ieee", 1), TARGETS["gfx942"])
+    assert half.matrix > 0 and half.wide_loads > 0
+    assert aot_compile(probe("fp16", "ieee", 3), TARGETS["gfx942"]).wide_loads == 0

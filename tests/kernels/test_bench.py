@@ -24,7 +24,7 @@ def test_rehearsal_runs_every_operation_and_contender(tmp_path: Path) -> None:
     assert set(rows.operation) == {"ceilings", *(operation.name for operation in operations())}
     measured = rows[rows.operation != "ceilings"]
     assert (measured[["ms", "peer_ms", "of_roofline", "gb_s", "tflop_s"]] > 0).all(axis=None)
-    assert measured.groupby("operation").peer.nunique().min() >= 2
+    assert measured.groupby("operation").peer.nunique().min() >= 1
 
 
 def test_a_loss_is_as_plain_as_a_win() -> None:
