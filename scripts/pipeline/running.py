@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from scripts.pipeline import files, params, program
+from scripts.pipeline import files, memory, params, program
 from scripts.pipeline.dag import Block, Dag
 from scripts.pipeline.errors import PipelineError
 from scripts.pipeline.freshness import Freshness, carried_recipe, write_manifest
@@ -63,7 +63,8 @@ def run_stage(
             freshness.require_inputs(freshness.block(dag, block))
         with files.whole_or_nothing(outdir) as folder:
             job = Job(dag, block, root, folder, _device(dag, name), threads, by_hand, screen=screen)
-            cost = _measured(stage, job, settings.live)
+            with memory.limited(args.mem_mb, lambda: _who(job), screen):
+                cost = _measured(stage, job, settings.live)
             job.finish()
             write_manifest(folder, recipe)
             files.write_json(folder / "cost.json", cost)
@@ -79,6 +80,9 @@ def _parser(paper: str, stage: str) -> argparse.ArgumentParser:
     parser.add_argument("--arm", help="run this arm only, into scratch/")
     parser.add_argument("--seed", type=int, help="run this seed only, into scratch/")
     parser.add_argument("--threads", type=int, help="default: params.yaml")
+    parser.add_argument(
+        "--mem-mb", type=int, help="memory of the job; in a cluster job the stage may hold no more"
+    )
     parser.add_argument("--log", type=Path, help="write output here; errors also to the screen")
     parser.add_argument("--force", action="store_true", help="run even when up to date")
     return parser
@@ -115,6 +119,12 @@ def _chosen(dag: Dag, stage: str, args: argparse.Namespace) -> tuple[Block, Path
     name = chosen[0].name if len(chosen) == 1 else args.arm or f"s{args.seed}"
     block = Block(paper, scale, stage, name, chosen)
     return block, scratch_folder(paper, scale, stage, name), True
+
+
+def _who(job: Job) -> str:
+    """Paper, stage and cell, or the block before its first cell."""
+    cell = job.cell.name if job.cell else job.block.name
+    return f"{job.paper} {job.stage}: {cell}"
 
 
 def _device(dag: Dag, stage: str) -> str:

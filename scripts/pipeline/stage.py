@@ -73,6 +73,8 @@ class Job(_Randomness):
     by_hand: bool = False
     live: Any = None
     screen: Any = None
+    cell: Cell | None = None
+    """The cell that is running, for messages."""
     _metrics: list[dict] = field(default_factory=list)
     _curves: list[dict] = field(default_factory=list)
     _figures: list[dict] = field(default_factory=list)
@@ -118,6 +120,7 @@ class Job(_Randomness):
         )
         for done, cell in enumerate(bar, start=1):
             bar.set_postfix_str(cell.name)
+            self.cell = cell
             start = time.perf_counter()
             yield Run(self, cell)
             seconds = time.perf_counter() - start

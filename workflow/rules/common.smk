@@ -1,10 +1,15 @@
 # What all rules share. The logic is in scripts/pipeline/{params,dag,freshness}.py, tested there.
 import sys
+from math import ceil
 from pathlib import Path
 
 sys.path.insert(0, workflow.basedir)
-# Jobs run with the Python that runs Snakemake, also when its environment is not activated.
-shell.prefix(f"export PATH='{Path(sys.executable).parent}':\"$PATH\"; ")
+# Jobs run with the Python that runs Snakemake, also when its environment is not activated. A job of
+# a cluster runs in a Snakemake of its own; there its memory is a limit, here it is a plan.
+shell.prefix(
+    f"export PATH='{Path(sys.executable).parent}':\"$PATH\""
+    f" MEMORY_IS_LIMITED={int(not workflow.is_main_process)}; "
+)
 
 from scripts.pipeline.errors import PipelineError
 from scripts.pipeline.freshness import Freshness
@@ -14,7 +19,8 @@ try:
     PARAMS = load(Path("params.yaml"))
     SCALE = checked_overrides(config, Path("params.yaml"))
     FRESHNESS = Freshness(PARAMS, SCALE)
-    FRESHNESS.settle_times()
+    if workflow.is_main_process:
+        FRESHNESS.settle_times()
 except PipelineError as error:
     raise WorkflowError(str(error)) from None
 
@@ -56,10 +62,14 @@ def made_from(output):
 
 
 def machine(key, stage=None):
-    """Resource function: a machine setting of params.yaml for the job's stage."""
+    """Resource function: a machine setting of params.yaml for the job's stage.
 
-    def amount(wildcards):
+    A job that is tried again (profiles/slurm: retries) gets more memory and time each time.
+    """
+
+    def amount(wildcards, attempt):
         settings = PARAMS.paper(wildcards.paper).at(wildcards.scale)
-        return settings.machine(key, stage or wildcards.stage)
+        value = settings.machine(key, stage or wildcards.stage)
+        return ceil(value * attempt) if key in ("mem_mb", "runtime") else value
 
     return amount

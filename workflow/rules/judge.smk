@@ -11,7 +11,7 @@ rule judge:
     benchmark:
         "logs/{scale}/{paper}/judge.benchmark.tsv"
     resources:
-        mem_mb=2048,
+        mem_mb=lambda wildcards, attempt: 2048 * attempt,
         runtime=10,
     shell:
         "python -m scripts.pipeline.ledger judge"

@@ -15,4 +15,5 @@ rule plot:
         gpu=machine("gpu", "plot"),
     shell:
         "python -m scripts.papers.{wildcards.paper}.plot"
-        " --scale {wildcards.scale} --threads {threads} --log {log}"
+        " --scale {wildcards.scale} --threads {threads}"
+        " --mem-mb {resources.mem_mb} --log {log}"

@@ -15,4 +15,5 @@ rule prepare:
         gpu=machine("gpu", "prepare"),
     shell:
         "python -m scripts.papers.{wildcards.paper}.prepare"
-        " --scale {wildcards.scale} --threads {threads} --log {log}"
+        " --scale {wildcards.scale} --threads {threads}"
+        " --mem-mb {resources.mem_mb} --log {log}"

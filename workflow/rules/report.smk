@@ -4,6 +4,7 @@ rule page:
         made_from("results/{scale}/report.html"),
     output:
         "results/{scale}/report.html",
+    localrule: True
     log:
         "logs/{scale}/report.log",
     benchmark:

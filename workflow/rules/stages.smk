@@ -16,7 +16,8 @@ rule train:
         gpu=machine("gpu"),
     shell:
         "python -m scripts.papers.{wildcards.paper}.{wildcards.stage} --scale {wildcards.scale}"
-        " --block {wildcards.block} --threads {threads} --log {log}"
+        " --block {wildcards.block} --threads {threads}"
+        " --mem-mb {resources.mem_mb} --log {log}"
 
 
 use rule train as compress with:

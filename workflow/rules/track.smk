@@ -1,9 +1,11 @@
-# track: results to MLflow, filled from the tables. MLflow that is slow or down costs nothing.
+# track: results to MLflow, filled from the tables. MLflow that is slow or down costs nothing. On the
+# machine that runs Snakemake, since SQLite wants its writers on one.
 rule track:
     input:
         made_from("results/{scale}/{paper}/tracked.json"),
     output:
         "results/{scale}/{paper}/tracked.json",
+    localrule: True
     log:
         "logs/{scale}/{paper}/track.log",
     benchmark:
