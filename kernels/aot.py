@@ -26,6 +26,7 @@ TARGETS: dict[str, GPUTarget] = {
 MATRIX = re.compile(r"[HIDBQ]G?MMA\b|v_mfma_")
 LOAD = re.compile(r"LDG|(?:global|buffer|flat)_load_")
 WIDE_LOAD = re.compile(r"LDG.*\.128|(?:global|buffer|flat)_load_dwordx4")
+WIDE_STORE = re.compile(r"STG.*\.128|(?:global|buffer|flat)_store_dwordx4")
 TF32 = re.compile(r"TF32|xf32", re.IGNORECASE)
 
 
@@ -36,8 +37,8 @@ class Build:
     `registers` per thread; `shared` bytes per block. `spills` is 0 when every value lives in a
     register: on CUDA bytes of stack per thread (what Triton itself reports as spills on a device),
     on AMD spilled registers. Then numbers of instructions, in the text and not as executed: all;
-    `matrix` ones (tensor cores; AMD has them for float32 too); loads of global memory; those of 16
-    bytes a thread. `tf32`: the matrix instructions that would round float32 to 10 bits.
+    `matrix` ones (tensor cores; AMD has them for float32 too); loads of global memory; loads and
+    stores of 16 bytes a thread. `tf32`: matrix instructions that would round float32 to 10 bits.
     """
 
     registers: int
@@ -47,6 +48,7 @@ class Build:
     matrix: int
     loads: int
     wide_loads: int
+    wide_stores: int
     tf32: int
 
 
@@ -81,6 +83,7 @@ def aot_compile(variant: Variant, target: GPUTarget) -> Build:
         matrix=sum(1 for code in opcodes if MATRIX.match(code)),
         loads=sum(1 for code in opcodes if LOAD.match(code)),
         wide_loads=sum(1 for code in opcodes if WIDE_LOAD.match(code)),
+        wide_stores=sum(1 for code in opcodes if WIDE_STORE.match(code)),
         tf32=sum(1 for code in opcodes if TF32.search(code)),
     )
 

@@ -35,6 +35,7 @@ def faults(row: Any) -> list[str]:
         f"{row.tf32} TF32 instructions where float32 or half precision is meant": row.tf32 > 0,
         "no tensor-core instruction": "tensor-cores" in wants and row.matrix == 0,
         "no load of 16 bytes": "wide-loads" in wants and row.wide_loads == 0,
+        "no store of 16 bytes": "wide-stores" in wants and row.wide_stores == 0,
     }
     where = f"{row.operation} {row.build} on {row.target}"
     return [f"{where}: {fault}" for fault, there in found.items() if there]
@@ -54,6 +55,7 @@ def rows() -> list[dict[str, Any]]:
                 for want, wanted in (
                     ("tensor-cores", variant.tensor_cores),
                     ("wide-loads", variant.wide_loads),
+                    ("wide-stores", variant.wide_stores),
                 )
                 if wanted
             ),

@@ -19,7 +19,7 @@ class Variant:
     `types` are Triton's names of the types of the runtime arguments, which come first in the
     kernel's signature. `aligned` names the integers among them that are multiples of 16, as K = 256
     is; a launch specialises on that. `tensor_cores`: it has a dot in half precision, which must run
-    there. `wide_loads`: it reads contiguous rows, and must do so 16 bytes at a time.
+    there. `wide_loads`, `wide_stores`: it reads, writes contiguous rows 16 bytes at a time.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Variant:
     aligned: tuple[str, ...] = ()
     tensor_cores: bool = False
     wide_loads: bool = False
+    wide_stores: bool = False
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ def test_compiles_as_declared(variant: Variant, target: str) -> None:
     assert used.tf32 == 0
     assert used.matrix > 0 or not variant.tensor_cores
     assert used.wide_loads > 0 or not variant.wide_loads
+    assert used.wide_stores > 0 or not variant.wide_stores
     assert used.registers <= registers
     assert used.shared <= shared
 
@@ -47,7 +48,7 @@ def test_the_committed_table_has_no_faults() -> None:
     """No spills, no TF32; tensor cores and 16-byte loads wherever a build declares them."""
     table = pd.read_csv(TABLE, keep_default_na=False)
     assert [fault for row in table.itertuples() for fault in faults(row)] == []
-    for want in ("tensor-cores", "wide-loads"):
+    for want in ("tensor-cores", "wide-loads", "wide-stores"):
         assert table.wants.str.contains(want).any()
 
 
