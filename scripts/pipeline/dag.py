@@ -108,11 +108,12 @@ class Dag:
         earlier = list(self.paper.stages)[: list(self.paper.stages).index(block.stage)]
         if block.stage == "plot":
             return [other for other in self.blocks.values() if other.stage != "plot"]
-        return [
-            other
-            for other in self.blocks.values()
-            if other.stage in earlier and (not other.cells or self._feeds(other, block))
-        ]
+        read = {
+            self._holders[stage, cell].manifest
+            for stage in earlier
+            for cell in self._read(stage, block)
+        }
+        return [self._by_manifest[path] for path in sorted(read, key=self._order.__getitem__)]
 
     def judged(self) -> list[Block]:
         """The blocks whose metrics the judge reads: all but the figures."""
@@ -125,9 +126,8 @@ class Dag:
                 f"{self.paper.slug}: no stage {stage!r}{nearest(stage, self.paper.stages)}; "
                 f"allowed: {listed(self.paper.stages)}"
             )
-        for block in self.blocks.values():
-            if block.stage == stage and (cell in block.cells if cell else not block.cells):
-                return block
+        if (stage, cell) in self._holders:
+            return self._holders[stage, cell]
         cells = listed(cell.name for cell in self.cells(stage)) if cell else "a cell's arm and seed"
         raise PipelineError(
             f"{self.paper.slug}: stage {stage!r} has no cell {cell.name if cell else '(none)'}; "
@@ -141,12 +141,35 @@ class Dag:
         parts = {"arm": cell.arm, "seed": f"s{cell.seed}"}
         return "-".join(parts[key] for key in self.settings.fan_out) or WHOLE
 
-    def _feeds(self, other: Block, block: Block) -> bool:
-        own_arms = self._arms(block.stage)
-        seeds = {cell.seed for cell in block.cells}
+    @cached_property
+    def _holders(self) -> dict[tuple[str, Cell | None], Block]:
+        """Stage and cell -> the block that holds it; None stands for a stage without arms."""
+        return {
+            (block.stage, cell): block
+            for block in self.blocks.values()
+            for cell in block.cells or (None,)
+        }
+
+    @cached_property
+    def _by_manifest(self) -> dict[Path, Block]:
+        return {block.manifest: block for block in self.blocks.values()}
+
+    @cached_property
+    def _order(self) -> dict[Path, int]:
+        return {path: place for place, path in enumerate(self._by_manifest)}
+
+    def _read(self, stage: str, block: Block) -> list[Cell | None]:
+        """The cells of an earlier stage that a block reads."""
+        arms, own_arms = self._arms(stage), self._arms(block.stage)
+        if not arms:
+            return [None]
         single = self.settings.single_seed
-        return any(
-            cell in block.cells
-            or (cell.arm not in own_arms and (cell.seed in seeds or cell.arm in single))
-            for cell in other.cells
-        )
+        seeds = sorted({cell.seed for cell in block.cells})
+        shared = [
+            Cell(arm, seed)
+            for arm in arms
+            if arm not in own_arms
+            for seed in ((0,) if arm in single else seeds)
+        ]
+        same = [cell for cell in block.cells if cell.arm in arms]
+        return [cell for cell in (*same, *shared) if (stage, cell) in self._holders]

@@ -12,8 +12,9 @@ import ast
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 from scripts.pipeline.assets import at_scale, sources
@@ -55,12 +56,25 @@ class Freshness:
     @cached_property
     def products(self) -> dict[Path, Product]:
         """First output -> product, inputs before what is made from them."""
-        found = [self.asset(name) for name in self.asset_names]
+        return {path: find() for path, find in self.finders.items()}
+
+    @cached_property
+    def finders(self) -> dict[Path, Callable[[], Product]]:
+        """First output -> function that works its product out, and those it is made from only.
+
+        The jobs of a cluster each ask for one.
+        """
+        found = {_asset_manifest(name): partial(self.asset, name) for name in self.asset_names}
         for slug, dag in self.dags.items():
-            found += [self.block(dag, block) for block in dag.blocks.values()]
-            found += [self.judge(slug), self.track(slug)]
-        found.append(self.report())
-        return {product.outputs[0]: product for product in found}
+            for block in dag.blocks.values():
+                found[block.manifest] = partial(self.block, dag, block)
+            found[self._results(slug, "verdicts.json")] = partial(self.judge, slug)
+            found[self._results(slug, "tracked.json")] = partial(self.track, slug)
+        found[Path("results", self.scale, "report.html")] = self.report
+        return found
+
+    def _results(self, slug: str, file: str) -> Path:
+        return Path("results", self.scale, slug, file)
 
     @cached_property
     def asset_names(self) -> list[str]:
@@ -69,8 +83,7 @@ class Freshness:
 
     def asset(self, name: str) -> Product:
         row = sources(self.root)[name]
-        manifest = Path("data/assets", name, "manifest.json")
-        return Product((manifest,), (Path("data/sources.csv"),), row.recipe)
+        return Product((_asset_manifest(name),), (Path("data/sources.csv"),), row.recipe)
 
     def _assets(self, dag: Dag) -> dict[str, str]:
         """Role -> asset, as the paper's names resolve at this scale."""
@@ -114,11 +127,10 @@ class Freshness:
         fixed = [claims, Path("workflow/schemas/claims.schema.yaml")]
         code = self._code("scripts.pipeline.ledger")
         parts = {block.manifest: self.block(dag, block).recipe for block in dag.judged()}
-        folder = Path("results", self.scale, slug)
         return Product(
             (
-                folder / "verdicts.json",
-                folder / "verdicts.parquet",
+                self._results(slug, "verdicts.json"),
+                self._results(slug, "verdicts.parquet"),
                 Path("results", self.scale, "metrics", f"{slug}.json"),
             ),
             (*parts, *fixed, *code),
@@ -132,7 +144,7 @@ class Freshness:
         figures = self.block(dag, dag.block("plot", "all"))
         verdicts = self.judge(slug)
         parts = {product.outputs[0]: product.recipe for product in (figures, verdicts)}
-        marker = Path("results", self.scale, slug, "tracked.json")
+        marker = self._results(slug, "tracked.json")
         return Product((marker,), (*parts, *code), self._digest_of(parts, code))
 
     def report(self) -> Product:
@@ -159,7 +171,7 @@ class Freshness:
         Raises:
             PipelineError: naming the inputs that are missing, damaged or out of date.
         """
-        read = [self.products[path] for path in product.inputs if path in self.products]
+        read = [self.finders[path]() for path in product.inputs if path in self.finders]
         stale = [other.outputs[0] for other in read if not self.is_fresh(other)]
         if stale:
             raise PipelineError(
@@ -179,11 +191,19 @@ class Freshness:
         Raises:
             PipelineError: a time has to change and cannot (a folder that is read-only).
         """
+
+        @cache
+        def given(path: Path) -> int:  # code and settings, which the loop leaves alone
+            return _time(self.root / path)
+
         latest = _LONG_AGO
         for product in self.products.values():
             present = [self.root / path for path in product.outputs]
             present = [path for path in present if path.is_file()]
-            inputs = [_time(self.root / path) for path in product.inputs]
+            inputs = [
+                _time(self.root / path) if path in self.products else given(path)
+                for path in product.inputs
+            ]
             if self.is_fresh(product):
                 for path in present:
                     _make_newer(path, max(inputs, default=_LONG_AGO))
@@ -203,6 +223,10 @@ class Freshness:
     def _digest_of(self, parts: dict[Path, str], files: list[Path], **rest: object) -> str:
         hashes = {str(path): _hash(self.root / path) for path in files}
         return digest({"parts": {str(k): v for k, v in parts.items()}, "files": hashes, **rest})
+
+
+def _asset_manifest(name: str) -> Path:
+    return Path("data/assets", name, "manifest.json")
 
 
 def carried_recipe(path: Path) -> str | None:

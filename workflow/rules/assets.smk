@@ -5,11 +5,11 @@ rule asset:
         "data/sources.csv",
     output:
         "data/assets/{asset}/manifest.json",
-    localrule: True
     log:
         "logs/assets/{asset}.log",
     benchmark:
         "logs/assets/{asset}.benchmark.tsv"
+    localrule: True
     resources:
         mem_mb=4096,
         runtime=30,

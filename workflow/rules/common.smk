@@ -52,11 +52,11 @@ def made_from(output):
 
     def inputs(wildcards):
         path = Path(output.format(**wildcards))
-        if path not in FRESHNESS.products:
+        if path not in FRESHNESS.finders:
             raise WorkflowError(
                 f"{path} is not a product of params.yaml at scale {SCALE}"
             )
-        return [str(source) for source in FRESHNESS.products[path].inputs]
+        return [str(source) for source in FRESHNESS.finders[path]().inputs]
 
     return inputs
 

@@ -4,11 +4,11 @@ rule page:
         made_from("results/{scale}/report.html"),
     output:
         "results/{scale}/report.html",
-    localrule: True
     log:
         "logs/{scale}/report.log",
     benchmark:
         "logs/{scale}/report.benchmark.tsv"
+    localrule: True
     resources:
         mem_mb=2048,
         runtime=10,

@@ -5,11 +5,11 @@ rule track:
         made_from("results/{scale}/{paper}/tracked.json"),
     output:
         "results/{scale}/{paper}/tracked.json",
-    localrule: True
     log:
         "logs/{scale}/{paper}/track.log",
     benchmark:
         "logs/{scale}/{paper}/track.benchmark.tsv"
+    localrule: True
     resources:
         mem_mb=2048,
         runtime=10,
