@@ -163,19 +163,25 @@ def seed_gemv_kernel(
     tl.store(out, y.to(y_ptr.dtype.element_ty), mask=stored)
 
 
-def tile(batch: int, blocks: int) -> dict[str, int]:
+def is_light(form: SeedFormat, ragged: bool) -> bool:
+    """Whether 8 blocks fit a thread: "word" keeps a window per entry, ragged ones k_max bases."""
+    return form.basis != "word" and not ragged and form.P * form.C <= 64
+
+
+def tile(batch: int, blocks: int, light: bool) -> dict[str, int]:
     """Tile sizes and launch options for `batch` rows of x and so many blocks per row of W.
 
     One row of x: 8 rows of W a program, so that 4096 of them fill 132 processors four times over,
-    and 4 consecutive records a thread. More: 32 rows, the 16 x 8 tiles of 4 warps.
+    and 4 consecutive records a thread. More: 32 rows, the 16 x 8 tiles of 4 warps. Where a block
+    takes many registers (not light), a thread holds one block, or two; more would spill.
     """
     single = batch == 1
-    widest = 128 if single else 32
+    widest = 128 if single and light else 32
     return {
         "BATCH": 1 if single else MAX_BATCH,
-        "BLOCK_O": 8 if single else 32,
+        "BLOCK_O": (8 if light else 4) if single else 32 if light else 16,
         "BLOCK_J": max(16, min(widest, triton.next_power_of_2(blocks))),
-        "num_warps": 4,
+        "num_warps": 4 if single or light else 8,
         "num_stages": 1,
     }
 
@@ -321,7 +327,7 @@ def _launch(
     y = torch.empty(n_x, n_out, dtype=x.dtype, device=x.device)
     if n_x == 0 or n_out == 0:
         return y
-    options = tile(n_x, blocks)
+    options = tile(n_x, blocks, is_light(form, constants["RAGGED"]))
     # Channel by channel, so that the threads of a warp, which own neighbouring blocks, read
     # neighbouring values: one small copy.
     kind = torch.float32 if n_x == 1 else x.dtype

@@ -202,7 +202,7 @@ def variants() -> Iterator[Variant]:
         ("ragged", STATE, True, 16, torch.float16),
     ):
         x, unused = f"*{TRITON_NAME[dtype]}", ("*i8", "*i64", "*fp16") if ragged else ("*i32",) * 3
-        options: dict[str, Any] = seed_gemv.tile(batch, 512)
+        options: dict[str, Any] = seed_gemv.tile(batch, 512, seed_gemv.is_light(form, ragged))
         yield Variant(
             name=f"{name} C={form.C} P={form.P} {form.basis} B={batch} {x[1:]}",
             kernel=seed_gemv.seed_gemv_kernel,
@@ -224,7 +224,7 @@ def variants() -> Iterator[Variant]:
             },
             aligned=("n_out", "n_blocks", "width"),
             tensor_cores=batch > 1,
-            wide_loads=form in (SIGN4, SEEDLM4) or batch > 1,
+            wide_loads=form is SIGN4,
         )
 
 
