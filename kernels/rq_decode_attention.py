@@ -16,12 +16,13 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from kernels.launch import processors
+from kernels.launch import processors, widen
 from kernels.rq_encode import MAX_CODEWORDS, code_dtype, describe
 
 ROPE_LAYOUTS = ("half", "interleaved")
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
+WORD = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 CPU_VALUES = 2**18  # decoded values per run on a CPU: 1 MiB of float32, about its second cache
 
 
@@ -47,33 +48,52 @@ class Attended(NamedTuple):
 
 @triton.jit
 def gather_sum(
-    codes_ptr,  # codes of one (sequence, head): [S, G, M]
+    codes_ptr,  # codes of one (sequence, head): [S, G, M]; CODE_BITS > 0: [S, G] words of M codes
     cb_ptr,  # [M, K, GROUP]
     positions,  # [BLOCK_S]
-    dims,  # [BLOCK_D] dims of the head vector, in any order
-    mask,  # [BLOCK_S, BLOCK_D]
+    here,  # [BLOCK_S] which of them to read
+    dims,  # [BLOCK_D] dims of the head vector
+    limit: tl.constexpr,  # dims from here on are 0
     K,
     G: tl.constexpr,
     M: tl.constexpr,
     GROUP: tl.constexpr,
+    CODE_BITS: tl.constexpr,
 ):
     """Dims `dims` of the decoded vectors at `positions`, float32."""
     # The threads of a group read the same code: one transaction, served by the first cache.
-    code = codes_ptr + positions[:, None] * (G * M) + (dims // GROUP)[None, :] * M
+    mask = here[:, None] & (dims < limit)[None, :]
+    vector = positions[:, None] * G + (dims // GROUP)[None, :]
+    if CODE_BITS > 0:
+        if G == 1:  # one word a position, however many threads share it
+            packed = tl.load(codes_ptr + positions, mask=here, other=0)[:, None]
+        else:
+            packed = tl.load(codes_ptr + vector, mask=mask, other=0)
     word = cb_ptr + (dims % GROUP)[None, :]
     total = tl.zeros(mask.shape, dtype=tl.float32)
     # A loop, not `static_range`: unrolled, the loads of all stages are in flight at once and spill.
     for m in range(M):
-        index = tl.load(code + m, mask=mask, other=0).to(tl.int32)
+        if CODE_BITS > 0:
+            index = ((packed >> (m * CODE_BITS)) & ((1 << CODE_BITS) - 1)).to(tl.int32)
+        else:
+            index = tl.load(codes_ptr + vector * M + m, mask=mask, other=0).to(tl.int32)
         total += tl.load(word + (m * K + index) * GROUP, mask=mask, other=0.0).to(tl.float32)
     return total
 
 
 @triton.jit
+def product(a, b, WIDEN: tl.constexpr):
+    """a b, summed in float32; float32 operands never as TF32."""
+    if WIDEN:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
 def attend_kernel(
     q_ptr,  # [B, Hq, D]
-    kc_ptr,  # [B, Hkv, S, G, M]
-    vc_ptr,  # [B, Hkv, S, G, M]
+    kc_ptr,  # [B, Hkv, S, G, M], or words as in `gather_sum`
+    vc_ptr,  # like kc
     kcb_ptr,  # [M, K, GROUP]
     vcb_ptr,  # [M, K, GROUP]
     cos_ptr,  # [S, D / 2]
@@ -91,6 +111,8 @@ def attend_kernel(
     M: tl.constexpr,
     GROUP: tl.constexpr,
     INTERLEAVED: tl.constexpr,
+    CODE_BITS: tl.constexpr,  # of a code in a word that holds all M of a group; 0: not packed
+    WIDEN: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_H: tl.constexpr,  # half a head vector, padded
@@ -102,18 +124,23 @@ def attend_kernel(
     split, splits = tl.program_id(1), tl.num_programs(1)
     length = tl.load(lens_ptr + pair_of // HKV)
     # int64: B * Hkv * S * G * M passes 2^31 codes on long caches.
-    cache = pair_of.to(tl.int64) * S * (G * M)
+    cache = pair_of.to(tl.int64) * S * (G if CODE_BITS > 0 else G * M)
 
     # A rotation mixes two dims; the two members of every pair are two tiles of equal shape.
+    # Interleaved ones are loaded whole, 16 bytes a thread, and split in registers.
     pair = tl.arange(0, BLOCK_H)
-    first = pair * 2 if INTERLEAVED else pair
-    second = first + 1 if INTERLEAVED else first + HALF
-    heads = pair_of * R + tl.arange(0, BLOCK_R)
-    q_mask = (tl.arange(0, BLOCK_R) < R)[:, None] & (pair < HALF)[None, :]
-    q_first = tl.load(q_ptr + heads[:, None] * D + first[None, :], mask=q_mask, other=0.0)
-    q_second = tl.load(q_ptr + heads[:, None] * D + second[None, :], mask=q_mask, other=0.0)
-
     dims = tl.arange(0, BLOCK_D)
+    heads = pair_of * R + tl.arange(0, BLOCK_R)
+    live = tl.arange(0, BLOCK_R) < R
+    q_row = q_ptr + heads[:, None] * D
+    if INTERLEAVED:
+        q = tl.load(q_row + dims[None, :], mask=live[:, None] & (dims < D)[None, :], other=0.0)
+        q_first, q_second = tl.split(tl.reshape(q, [BLOCK_R, BLOCK_H, 2]))
+    else:
+        q_mask = live[:, None] & (pair < HALF)[None, :]
+        q_first = tl.load(q_row + pair[None, :], mask=q_mask, other=0.0)
+        q_second = tl.load(q_row + HALF + pair[None, :], mask=q_mask, other=0.0)
+
     top = tl.full([BLOCK_R], float("-inf"), dtype=tl.float32)
     norm = tl.zeros([BLOCK_R], dtype=tl.float32)
     acc = tl.zeros([BLOCK_R, BLOCK_D], dtype=tl.float32)
@@ -126,30 +153,37 @@ def attend_kernel(
         angle = positions[:, None] * HALF + pair[None, :]
         cos = tl.load(cos_ptr + angle, mask=k_mask, other=0.0).to(tl.float32)
         sin = tl.load(sin_ptr + angle, mask=k_mask, other=0.0).to(tl.float32)
-        k_first = gather_sum(kc_ptr + cache, kcb_ptr, positions, first, k_mask, K, G, M, GROUP)
-        k_second = gather_sum(kc_ptr + cache, kcb_ptr, positions, second, k_mask, K, G, M, GROUP)
+        kc, vc = kc_ptr + cache, vc_ptr + cache
+        if INTERLEAVED:
+            k = gather_sum(kc, kcb_ptr, positions, here, dims, D, K, G, M, GROUP, CODE_BITS)
+            k_first, k_second = tl.split(tl.reshape(k, [BLOCK_S, BLOCK_H, 2]))
+        else:
+            k_first = gather_sum(
+                kc, kcb_ptr, positions, here, pair, HALF, K, G, M, GROUP, CODE_BITS
+            )
+            k_second = gather_sum(
+                kc, kcb_ptr, positions, here, HALF + pair, D, K, G, M, GROUP, CODE_BITS
+            )
         turned = (k_first * cos - k_second * sin).to(q_first.dtype)
-        score = tl.dot(q_first, tl.trans(turned), input_precision="ieee")
+        score = product(q_first, tl.trans(turned), WIDEN)
         turned = (k_second * cos + k_first * sin).to(q_first.dtype)
-        score += tl.dot(q_second, tl.trans(turned), input_precision="ieee")
+        score += product(q_second, tl.trans(turned), WIDEN)
         score = tl.where(here[None, :], score * scale_log2, float("-inf"))
 
         new_top = tl.maximum(top, tl.max(score, 1))  # finite: a tile has a live position
         weight = tl.exp2(score - new_top[:, None])
         keep = tl.exp2(top - new_top)
         norm = norm * keep + tl.sum(weight, 1)
-        v_mask = here[:, None] & (dims < D)[None, :]
-        v = gather_sum(vc_ptr + cache, vcb_ptr, positions, dims, v_mask, K, G, M, GROUP)
+        v = gather_sum(vc, vcb_ptr, positions, here, dims, D, K, G, M, GROUP, CODE_BITS)
         v = v.to(q_first.dtype)
         acc = acc * keep[:, None]
-        acc += tl.dot(weight.to(v.dtype), v, input_precision="ieee")
+        acc += product(weight.to(v.dtype), v, WIDEN)
         top = new_top
 
     empty = norm == 0.0
     acc = acc / tl.where(empty, 1.0, norm)[:, None]
     lse = tl.where(empty, float("-inf"), top + tl.log2(tl.where(empty, 1.0, norm)))
     slot = heads.to(tl.int64) * splits + split
-    live = tl.arange(0, BLOCK_R) < R
     out = part_ptr + slot[:, None] * D + dims[None, :]
     tl.store(out, acc, mask=live[:, None] & (dims < D)[None, :])
     tl.store(part_lse_ptr + slot, lse, mask=live)
@@ -186,20 +220,37 @@ def merge_kernel(
     tl.store(lse_ptr + row, (top + tl.log2(safe)) * LN_2)
 
 
-def tile(d_head: int, r: int) -> dict[str, int]:
+def tile(d_head: int, r: int, rope: str) -> dict[str, int]:
     """Tile sizes and launch options for head vectors of `d_head` dims, `r` queries per KV head.
 
     16 query rows is the least that `tl.dot` takes; 64 positions over 8 warps are as many as keep
-    the two key halves and the value tile in registers, 32 beyond 128 dims.
+    the two key halves and the value tile in registers, 32 beyond 128 dims, or beyond 64 where the
+    halves are one tile before they are split.
     """
+    half = max(16, triton.next_power_of_2((d_head + 1) // 2))
     return {
         "BLOCK_R": max(16, triton.next_power_of_2(r)),
-        "BLOCK_S": 64 if d_head <= 128 else 32,
-        "BLOCK_H": max(16, triton.next_power_of_2(d_head // 2)),
-        "BLOCK_D": max(16, triton.next_power_of_2(d_head)),
+        "BLOCK_S": 64 if d_head <= (128 if rope == "half" else 64) else 32,
+        "BLOCK_H": half,
+        "BLOCK_D": 2 * half,
         "num_warps": 8,
         "num_stages": 1,
     }
+
+
+def code_bits(m: int, k: int) -> int:
+    """Bits of a code where the M codes of a group make one word of 2, 4 or 8 bytes, else 0."""
+    size = code_dtype(k).itemsize
+    return 8 * size if m > 1 and m * size in WORD else 0
+
+
+def as_words(codes: torch.Tensor) -> torch.Tensor:
+    """The codes [..., M] of each group as one integer [..., 1], read by a single load."""
+    word = WORD[codes.shape[-1] * codes.element_size()]
+    codes = codes.contiguous()
+    # A view of a larger tensor may begin in the middle of a word.
+    aligned = codes.storage_offset() * codes.element_size() % word.itemsize == 0
+    return (codes if aligned else codes.clone()).view(word)
 
 
 def split_count(pairs: int, s: int, block_s: int, processors: int) -> int:
@@ -261,7 +312,7 @@ def rq_decode_attention_triton(
     q, kc, vc, kcb, vcb, cos, sin, lens = args
     b, hq, d_head = q.shape
     _, hkv, s, g, m = kc.shape
-    options = tile(d_head, hq // hkv)
+    options = tile(d_head, hq // hkv, rope)
     if splits is None:
         splits = split_count(b * hkv, s, options["BLOCK_S"], processors(q.device))
     # Whole tiles per split, so that only the last tile of a sequence is partly empty.
@@ -272,14 +323,16 @@ def rq_decode_attention_triton(
     o, lse = torch.empty(b, hq, d_head, dtype=q.dtype, device=q.device), torch.empty(b, hq, **f32)
     if b == 0:
         return Attended(o, lse)
+    packed = code_bits(m, kcb.shape[1])
+    kc, vc = (as_words(t) if packed else t.contiguous() for t in (kc, vc))
     with torch.cuda.device_of(q):  # Triton launches on the current device, not on q's
         attend_kernel[(b * hkv, splits)](
-            q.contiguous(), kc.contiguous(), vc.contiguous(),
+            q.contiguous(), kc, vc,
             kcb.to(q.dtype).contiguous(), vcb.to(q.dtype).contiguous(),
             cos.contiguous(), sin.contiguous(), lens.int().contiguous(),
             part, part_lse, s, kcb.shape[1], split_len,
             scale_log2=float(scale) * LOG2_E, HKV=hkv, R=hq // hkv, G=g, M=m, GROUP=d_head // g,
-            INTERLEAVED=rope == "interleaved", **options,
+            INTERLEAVED=rope == "interleaved", CODE_BITS=packed, WIDEN=widen(q), **options,
         )  # fmt: skip
         merge_kernel[(b * hq,)](
             part, part_lse, o, lse, splits,

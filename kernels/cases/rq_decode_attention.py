@@ -66,6 +66,8 @@ SHAPES = (
     AttentionShape("one empty sequence", (0, 33), 1, 3, 1, 64, 2, 16),
     AttentionShape("no sequences", (), 1, 1, 1, 32, 2, 16, spare=8),
     AttentionShape("odd dims, int16 codes", (45,), 1, 2, 3, 20, 2, 300, torch.float32),
+    AttentionShape("one stage", (40,), 1, 2, 1, 32, 1, 16),
+    AttentionShape("int16 codes in words", (40,), 1, 2, 2, 16, 4, 300, rope="interleaved"),
     AttentionShape("bfloat16", (80,), 1, 4, 2, 32, 2, 64, torch.bfloat16, "interleaved"),
 )
 BENCH_CPU = (
@@ -95,8 +97,10 @@ def variants() -> Iterator[Variant]:
     )
     for r, g, d, m, k, dtype, rope in cases:
         data, code, f32 = f"*{TRITON_NAME[dtype]}", f"*{TRITON_NAME[code_dtype(k)]}", "*fp32"
+        if attention.code_bits(m, k):
+            code = f"*i{m * attention.code_bits(m, k)}"
         tables = (f32, f32, "*i32", f32, f32)
-        options: dict[str, Any] = attention.tile(g * d, r)
+        options: dict[str, Any] = attention.tile(g * d, r, rope)
         yield Variant(
             name=f"R={r} D={g * d} d={d} M={m} K={k} {data[1:]} {rope}",
             kernel=attention.attend_kernel,
@@ -111,6 +115,8 @@ def variants() -> Iterator[Variant]:
                 "M": m,
                 "GROUP": d,
                 "INTERLEAVED": rope == "interleaved",
+                "CODE_BITS": attention.code_bits(m, k),
+                "WIDEN": False,
                 **options,
             },
             aligned=("S", "split_len", *(["K"] if k % 16 == 0 else [])),

@@ -237,8 +237,8 @@ def dense(shape: SeedShape, args: tuple[torch.Tensor, ...]) -> torch.Tensor:
 
 
 def int4(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's packed int4 and its bfloat16 scales and zeros, in groups of 128 inputs."""
-    grouped = weights.float().unflatten(1, (-1, 128))
+    """torch's packed int4 and its bfloat16 scales and zeros, in groups of inputs."""
+    grouped = weights.float().unflatten(1, (-1, group_of(weights.shape[1])))
     low, high = grouped.amin(-1), grouped.amax(-1)
     scale = ((high - low) / 15).clamp(min=1e-9)
     level = ((grouped - low[..., None]) / scale[..., None]).round().clamp(0, 15).int().flatten(1)
@@ -252,17 +252,21 @@ def int4(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def int4_mm(args: tuple[torch.Tensor, ...]) -> torch.Tensor:
     x, packed, zeros = args
     if x.is_cuda:
-        return torch.ops.aten._weight_int4pack_mm(x, packed, 128, zeros)
-    return torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, 128, zeros)
+        return torch.ops.aten._weight_int4pack_mm(x, packed, group_of(x.shape[1]), zeros)
+    return torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, group_of(x.shape[1]), zeros)
+
+
+def group_of(inputs: int) -> int:
+    return 64 if inputs % 128 else 128
 
 
 def int4_peer(shape: SeedShape) -> tuple[Contender, ...]:
     """Where torch's kernel takes the shape."""
-    if shape.inputs_count % 128 or shape.n_out % 16:
+    if shape.inputs_count % 64 or shape.n_out % 16:
         return ()
     return (
         Contender(
-            "torch int4, groups of 128",
+            f"torch int4, groups of {group_of(shape.inputs_count)}",
             int4_mm,
             lambda args: (args[0].bfloat16(), *int4(dense(shape, args))),
         ),
