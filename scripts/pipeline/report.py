@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from scripts.pipeline import ledger, params, program
 from scripts.pipeline.files import ROOT, write_atomic
+from scripts.pipeline.freshness import Freshness
 from scripts.pipeline.page import Check, Claim, Page, gather, markdown_parser
 from scripts.pipeline.whiskers import (
     Axis,
@@ -202,7 +203,10 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
     args = parser.parse_args(argv)
 
     def action(_: TextIO) -> None:
-        scale = args.scale or params.load(root / "params.yaml").scale
+        settings = params.load(root / "params.yaml")
+        scale = params.check_scale(args.scale or settings.scale, "--scale")
+        freshness = Freshness(settings, scale)
+        freshness.require_inputs(freshness.report())
         text = render(gather(root, scale))
         write_atomic(root / "results" / scale / "report.html", text.encode())
 

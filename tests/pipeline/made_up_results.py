@@ -14,6 +14,7 @@ import yaml
 from scripts.pipeline import params
 from scripts.pipeline.dag import Dag
 from scripts.pipeline.files import ROOT
+from scripts.pipeline.freshness import Freshness
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&amp;{{ 7*7 }}"
 LONG = "residual_quantization_with_a_very_long_name_that_nobody_would_ever_break_by_hand_" * 2
@@ -213,6 +214,7 @@ def write(root: Path, scale: str = "laptop") -> None:
     _results(root, Dag(project.papers["alpha"], scale), every_verdict(), figures=2)
     fanned_claims = [claim("C1"), claim("C2", "not reproduced"), claim("C3", "partly")]
     _results(root, Dag(project.papers["omega"], scale), fanned_claims, figures=0)
+    _give_recipes(root, Freshness(project, scale))
 
 
 def _results(root: Path, graph: Dag, claims: list[dict[str, Any]], figures: int) -> None:
@@ -252,6 +254,19 @@ def _results(root: Path, graph: Dag, claims: list[dict[str, Any]], figures: int)
         "claims": claims,
     }
     put_json(root, f"results/{graph.scale}/{slug}/verdicts.json", verdicts)
+
+
+def _give_recipes(root: Path, freshness: Freshness) -> None:
+    """Give what the page is made from the recipes of this project."""
+    for slug, dag in freshness.dags.items():
+        figures = freshness.block(dag, dag.block("plot", "all"))
+        put_json(root, figures.outputs[0], {"recipe": figures.recipe, "files": {}})
+        verdicts = freshness.judge(slug)
+        path, *others = verdicts.outputs
+        value = json.loads((root / path).read_text(encoding="utf-8"))
+        put_json(root, path, value | {"recipe": verdicts.recipe})
+        for other in others:
+            put(root, other, "")
 
 
 def put(root: Path, path: str | Path, text: str) -> None:

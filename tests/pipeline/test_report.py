@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -248,6 +249,21 @@ def test_the_program_says_what_is_wrong_and_leaves_the_old_page(
     assert report.main(["--scale", "laptop"], root=project) == 1
     assert "verdicts.json" in capsys.readouterr().err
     assert (project / "results/laptop/report.html").read_bytes() == old
+
+
+def test_results_of_other_parameters_get_no_page(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page of them would carry the recipe of results that are not there."""
+    settings = yaml.safe_load((project / "params.yaml").read_text())
+    settings["alpha"]["laptop"]["seeds"] = 3
+    (project / "params.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    assert report.main(["--scale", "laptop"], root=project) == 1
+    error = capsys.readouterr().err
+    assert "error: report: results/laptop/alpha/verdicts.json" in error
+    assert "out of date" in error
+    assert "omega" not in error
+    assert not (project / "results/laptop/report.html").exists()
 
 
 def test_an_unknown_scale_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
