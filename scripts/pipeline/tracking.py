@@ -238,7 +238,7 @@ def _logged(store: Store, dag: Dag, runs: "list[TrackedRun]") -> Tally:
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(lock, timeout=LOCK_S), chdir(store.root):
-            if store.database and not store.database.exists():
+            if store.database and not _has_content(store.database):
                 _create_database(store)
             return _Sync(store, dag).run(runs)
     except Timeout:
@@ -273,6 +273,11 @@ def _create_database(store: Store) -> None:
     partial.replace(database)
 
 
+def _has_content(file: Path) -> bool:
+    """DVC's stage `report` leaves an empty file where a server keeps the runs."""
+    return file.is_file() and file.stat().st_size > 0
+
+
 def _place_artifacts(database: Path, experiment_id: str, location: str) -> None:
     """Set an experiment's artifact location as it stands.
 
@@ -300,17 +305,20 @@ class _Sync:
         self.dag = dag
         self.until = time.monotonic() + PATIENCE_S
         self.tally = Tally()
+        self.kept: dict[str, str] = {}
         self.commit = _git_commit(store.root)
         self.experiment = self._experiment()
 
     def run(self, runs: "list[TrackedRun]") -> Tally:
-        present = self._present(f"{self.dag.paper.slug}/{self.dag.scale}/")
+        prefix = f"{self.dag.paper.slug}/{self.dag.scale}/"
+        present = self._present(prefix)
         for run in runs:
-            self._settle(run, present.pop(run.key, []))
+            self.kept[run.key] = self._settle(run, present.get(run.key, []))
             self.tally.content[run.key] = run.content
-        for found in present.values():
-            self._delete(found)
-            self.tally.removed += len(found)
+        for key, found in self._present(prefix).items():
+            # Cells that are gone; and a run made twice, when the answer to its making was lost.
+            self._delete([one for one in found if one.info.run_id != self.kept.get(key)])
+            self.tally.removed += key not in self.kept
         return self.tally
 
     def _check_patience(self) -> None:
@@ -365,39 +373,41 @@ class _Sync:
             if not token:
                 return found
 
-    def _settle(self, run: "TrackedRun", found: "list[Run]") -> None:
-        """Leave exactly one run with this key, whole and with this content."""
+    def _settle(self, run: "TrackedRun", found: "list[Run]") -> str:
+        """Leave exactly one run with this key, whole and with this content; returns its id."""
         self._check_patience()
         kept = next((one for one in found if _is_whole(one, run)), None)
         if kept:
             self._delete([one for one in found if one is not kept])
             self._refresh(run, kept)
             self.tally.unchanged += 1
-            return
+            return kept.info.run_id
         begun, missing = self._begun(run, found)
         self._delete([one for one in found if one is not begun])
         if begun:
             self.tally.completed += 1
             self._fill(run, begun, missing)
-            return
+            return begun.info.run_id
         self.tally.replaced += bool(found)
         self.tally.new += not found
         tags = {"key": run.key, "complete": "false"}
         created = self.client.create_run(self.experiment, tags=tags, run_name=run.name)
         self._fill(run, created, run.points)
+        return created.info.run_id
 
     def _begun(self, run: "TrackedRun", found: "list[Run]") -> "tuple[Run | None, list]":
-        """An unfinished run that holds nothing wrong, and the points it lacks."""
+        """An unfinished run that holds nothing wrong or twice, and the points it lacks."""
         for one in found:
             if one.data.tags.get("complete") == "true":
                 continue
-            held = {
+            points = [
                 (name, point.step, point.value)
                 for name in one.data.metrics
                 for point in self.client.get_metric_history(one.info.run_id, name)
-            }
+            ]
+            held = set(points)
             params_fit = one.data.params.items() <= run.params.items()
-            if params_fit and held <= set(run.points):
+            if params_fit and held <= set(run.points) and len(held) == len(points):
                 return one, [point for point in run.points if point not in held]
         return None, []
 
