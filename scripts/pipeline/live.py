@@ -85,8 +85,9 @@ class Live:
             closing = self._closing.wait(self._pause(failures))
             points = points or self._drained()
             try:
-                self._send(points)
-                points, failures = [], 0
+                if points:
+                    self._send(points)
+                    points, failures = [], 0
             except self._errors as error:
                 failures += 1
                 refused = _is_refusal(error)

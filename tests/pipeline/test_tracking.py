@@ -417,6 +417,40 @@ def test_a_track_killed_while_replacing_never_shows_doubles(project: Path):
     assert keys_of(store_of(project)) == complete_keys_of(store_of(project)) == expected_keys()
 
 
+def test_a_run_that_was_made_twice_is_there_once(project: Path, monkeypatch: pytest.MonkeyPatch):
+    """As when a server makes a run, its answer is lost and MLflow's client asks again."""
+    from mlflow import MlflowClient
+
+    create = MlflowClient.create_run
+
+    def twice(client: MlflowClient, *args, **kwargs):
+        create(client, *args, **kwargs)
+        return create(client, *args, **kwargs)
+
+    monkeypatch.setattr(MlflowClient, "create_run", twice)
+    track(project)
+    assert keys_of(store_of(project)) == complete_keys_of(store_of(project)) == expected_keys()
+
+
+def test_an_unfinished_run_with_doubled_points_is_replaced(project: Path):
+    client = client_of(project)
+    tags = {"key": "toy/smoke/compress/fp/s0", "complete": "false"}
+    begun = client.create_run(client.create_experiment("toy"), tags=tags).info.run_id
+    for time in (1, 2):
+        client.log_metric(begun, "curves/objective", 1.0, timestamp=time, step=0)
+    track(project)
+    kept = run_ids(project)["toy/smoke/compress/fp/s0"]
+    history = client.get_metric_history(kept, "curves/objective")
+    assert [point.step for point in history] == list(range(40))
+
+
+def test_an_empty_file_is_no_store_yet(project: Path):
+    """DVC's stage `report` leaves one where a server keeps the runs."""
+    store_of(project).write_bytes(b"")
+    track(project)
+    assert complete_keys_of(store_of(project)) == expected_keys()
+
+
 def test_a_migration_that_was_killed_leaves_no_store(project: Path):
     store_of(project).unlink()
     program = DIE_AT.format(method="search_experiments", count=1) + TRACK

@@ -34,13 +34,13 @@ def wait_for(happened: Callable[[], object], what: str = "what should happen") -
 class MlflowServer:
     """A tracking server with proxied artifacts; it keeps its port over restarts."""
 
-    def __init__(self, folder: Path, store: str, workers: int = 1) -> None:
+    def __init__(self, folder: Path, store: str) -> None:
         self.uri = f"http://127.0.0.1:{(port := free_port())}"
         self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
         self._command = [
             *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"),
-            *("--port", str(port), "--workers", str(workers), "--backend-store-uri", store),
+            *("--port", str(port), "--workers", "1", "--backend-store-uri", store),
             *("--serve-artifacts", "--artifacts-destination", str(folder / "artifacts")),
         ]
 

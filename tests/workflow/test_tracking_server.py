@@ -1,18 +1,17 @@
 """Tracking with a real MLflow server on this machine: live curves, then the rule `track`."""
 
 import json
-import os
 import shutil
-import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
 import pytest
@@ -28,9 +27,7 @@ from tests.pipeline.tracked_project import (
     keys_of,
     make_project,
 )
-
-GRACE_S = 60
-"""How long a server may take to start or to show what it was sent."""
+from tests.workflow.servers import MlflowServer, free_port, wait_for
 
 STAGE = """
 import sys
@@ -52,46 +49,16 @@ if __name__ == "__main__":
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def wait_for(happened: Callable[[], object]) -> None:
-    until = time.monotonic() + GRACE_S
-    while not happened():
-        assert time.monotonic() < until, "gave up waiting"
-        time.sleep(0.1)
-
-
-def answers(uri: str) -> bool:
-    try:
-        return requests.get(f"{uri}/health", timeout=5).ok
-    except requests.RequestException:
-        return False
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """URI and SQLite file of a running MLflow server."""
     root = tmp_path_factory.mktemp("server")
-    uri = f"http://127.0.0.1:{(port := free_port())}"
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{root / 'server.db'}"]
-    command += ["--artifacts-destination", str(root / "artifacts")]
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-    with (root / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, cwd=root, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
+    server = MlflowServer(root, f"sqlite:///{root / 'server.db'}")
     try:
-        wait_for(lambda: answers(uri))
-        yield uri, root / "server.db"
+        server.start()
+        yield server.uri, root / "server.db"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        server.kill()
 
 
 @pytest.fixture
@@ -208,16 +175,16 @@ def test_figures_are_served(server: tuple[str, Path], project: Path, monkeypatch
     assert figure.content == (project / "results/smoke/toy/figures/rate.svg").read_bytes()
 
 
-def test_a_stream_without_a_server_gives_up_and_the_stage_goes_on(
+def test_a_stream_without_a_server_never_holds_up_its_stage(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ):
     monkeypatch.setattr(live, "PERIOD_S", 0.01)
     stream = live.Live(f"http://127.0.0.1:{free_port()}", "toy", "smoke", "compress")
-    wait_for(lambda: stream.log("fp", 0, 0, {"objective": 1.0}) or not stream._thread.is_alive())
     for step in range(50_000):
         stream.log("fp", 0, step, {"objective": 1.0})
     stream.close()
-    assert stream._queue.qsize() < live.QUEUE_POINTS
+    assert not stream._thread.is_alive()
+    assert stream._lost >= 50_000 - live.QUEUE_POINTS - live.BATCH_POINTS
     assert capfd.readouterr().err.count("given up") == 1
 
 
@@ -238,6 +205,90 @@ def test_a_full_queue_drops_points_and_says_so(
     assert capfd.readouterr().err.count("given up") == 1
 
 
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The URI of a made-up server that is at work."""
+    server = HTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Forgetful(BaseHTTPRequestHandler):
+    """Takes what it is sent, but the answer to the first attempt at each call never arrives."""
+
+    calls: ClassVar[list[tuple[str, dict]]] = []
+
+    def do_GET(self) -> None:
+        self.answer({"experiment": {"experiment_id": "1"}})
+
+    def do_POST(self) -> None:
+        endpoint = self.path.rsplit("/", 1)[1]
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        known = [name for name, _ in self.calls]
+        self.calls.append((endpoint, body))
+        if endpoint not in known:
+            self.close_connection = True
+        else:
+            self.answer({"runs": [{"info": {"run_id": "first"}}]})
+
+    def answer(self, value: dict) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(value).encode())
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def test_answers_that_are_lost_double_neither_runs_nor_points(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
+    monkeypatch.setattr(live, "PERIOD_S", 0.01)
+    _Forgetful.calls.clear()
+    with serving(_Forgetful) as uri:
+        stream = live.Live(uri, "toy", "smoke", "compress")
+        stream.log("fp", 0, 7, {"objective": 0.5})
+        wait_for(lambda: len(_Forgetful.calls) >= 5)
+        stream.close()
+    assert [endpoint for endpoint, _ in _Forgetful.calls] == [
+        *("create", "search", "search", "log-batch", "log-batch")
+    ]
+    (_, made), (_, looked_for), *_, (_, sent), (_, again) = _Forgetful.calls
+    tags = {tag["key"]: tag["value"] for tag in made["tags"]}
+    assert tags["live"] in looked_for["filter"] and tags["key"] in looked_for["filter"]
+    assert sent == again  # the same times too, so that a server knows the points
+    assert sent["run_id"] == "first"
+    assert capfd.readouterr().err == ""
+
+
+class _Refusing(_Forgetful):
+    """Knows no experiment and lets nobody make one."""
+
+    def do_GET(self) -> None:
+        self.send_error(403)
+
+    do_POST = do_GET
+
+
+def test_a_server_that_refuses_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
+    monkeypatch.setattr(live, "PERIOD_S", 0.01)
+    with serving(_Refusing) as uri:
+        stream = live.Live(uri, "toy", "smoke", "compress")
+        wait_for(lambda: stream.log("fp", 0, 0, {"a": 1.0}) or not stream._thread.is_alive())
+        stream.log("fp", 0, 1, {"a": 1.0})
+        assert stream._queue.qsize() < live.QUEUE_POINTS
+        stream.close()
+    error = capfd.readouterr().err
+    assert error.count("given up") == 1
+    assert "403" in error
+
+
 class _Broken(BaseHTTPRequestHandler):
     """Healthy, as it says, and useless."""
 
@@ -254,14 +305,9 @@ class _Broken(BaseHTTPRequestHandler):
 def test_a_server_that_only_looks_healthy_is_a_warning(
     project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ):
-    broken = HTTPServer(("127.0.0.1", 0), _Broken)
-    threading.Thread(target=broken.serve_forever, daemon=True).start()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{broken.server_port}")
-    try:
+    with serving(_Broken) as uri:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
         assert tracking.main(["--scale", "smoke", "--paper", "toy"], project) == 0
-    finally:
-        broken.shutdown()
-        broken.server_close()
     assert marker_of(project)["tracked"] is False
     assert capfd.readouterr().err.count("warning") == 1
 
