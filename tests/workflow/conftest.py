@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.project import Project
+from tests.workflow.project import Project, Tracked
 
 NO_STORE = "http://127.0.0.1:9"
 """A store that refuses connections: MLflow has tests of its own, and costs ten seconds a paper."""
@@ -34,6 +34,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
     done = project.snakemake(MLFLOW_TRACKING_URI=NO_STORE)
     assert done.returncode == 0, done.stdout + done.stderr
     project.output = done.stdout + done.stderr
+    return project
+
+
+@pytest.fixture(scope="session")
+def by_dvc(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
+    """A project reproduced by `dvc repro`, committed and pushed; never changed."""
+    folder = tmp_path_factory.mktemp("by_dvc")
+    project = Tracked(folder / "project", folder / "remote")
+    project.ok("dvc", "repro")
+    project.commit("Reproduce")
+    project.ok("dvc", "push")
     return project
 
 

@@ -86,6 +86,40 @@ class Project:
         return {**kept, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **extra}
 
 
+class Tracked(Project):
+    """A made-up project under git and DVC, with a plain folder as the remote."""
+
+    def __init__(self, folder: Path, remote: Path) -> None:
+        super().__init__(folder)
+        for name in ("dvc.yaml", ".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+        self.git("init", "--quiet", "--initial-branch", "main")
+        self.ok("dvc", "remote", "add", "--default", "folder", str(remote))
+        self.commit("Begin")
+
+    def git(self, *arguments: str) -> None:
+        identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+        subprocess.run(["git", *identity, *arguments], cwd=self.root, check=True)
+
+    def commit(self, message: str) -> None:
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", message)
+
+    def ok(self, *command: str) -> str:
+        done = self.command(*command)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+class Clone(Project):
+    """A fresh clone of a project: no data, no results, no records of Snakemake's."""
+
+    def __init__(self, origin: Project, folder: Path) -> None:
+        subprocess.run(["git", "clone", "--quiet", origin.root, folder], check=True)
+        self.root = folder
+
+
 def _short(path: str) -> str:
     """'results/laptop/alpha/stages/train/all/manifest.json' -> 'alpha/train/all'."""
     parts = [

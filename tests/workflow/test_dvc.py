@@ -2,57 +2,12 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.workflow.project import ROOT, Project
-
-
-class Tracked(Project):
-    """A made-up project under git and DVC, with a plain folder as the remote."""
-
-    def __init__(self, folder: Path, remote: Path) -> None:
-        super().__init__(folder)
-        for name in ("dvc.yaml", ".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore"):
-            (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
-        self.git("init", "--quiet", "--initial-branch", "main")
-        self.ok("dvc", "remote", "add", "--default", "folder", str(remote))
-        self.commit("Begin")
-
-    def git(self, *arguments: str) -> None:
-        identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-        subprocess.run(["git", *identity, *arguments], cwd=self.root, check=True)
-
-    def commit(self, message: str) -> None:
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--message", message)
-
-    def ok(self, *command: str) -> str:
-        done = self.command(*command)
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-
-class Clone(Project):
-    """A fresh clone of a project: no data, no results, no records of Snakemake's."""
-
-    def __init__(self, origin: Project, folder: Path) -> None:
-        subprocess.run(["git", "clone", "--quiet", origin.root, folder], check=True)
-        self.root = folder
-
-
-@pytest.fixture(scope="module")
-def by_dvc(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
-    """A project reproduced by `dvc repro`, committed and pushed."""
-    folder = tmp_path_factory.mktemp("by_dvc")
-    project = Tracked(folder / "project", folder / "remote")
-    project.ok("dvc", "repro")
-    project.commit("Reproduce")
-    project.ok("dvc", "push")
-    return project
+from tests.workflow.conftest import NO_STORE
+from tests.workflow.project import Clone, Tracked
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +54,18 @@ def test_a_pull_after_an_edit_reruns_only_what_the_edit_touches(
     planned = clone.planned()
     assert "beta/prepare" in planned
     assert not any(job.startswith("alpha/") for job in planned)
+
+
+def test_a_server_in_place_of_the_store(by_dvc: Tracked, tmp_path: Path) -> None:
+    """Then there is neither database nor artifacts for DVC to keep."""
+    clone = Clone(by_dvc, tmp_path / "clone")
+    assert clone.command("dvc", "pull").returncode == 0
+    (clone.root / "results/mlflow.db").unlink()
+    shutil.rmtree(clone.root / "results/mlartifacts")
+    clone.edit("scripts/papers/alpha/README.md", "## Limitations", "## Limitations\n\nMore.")
+    done = clone.command("dvc", "repro", MLFLOW_TRACKING_URI=NO_STORE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "up to date" in clone.command("dvc", "status").stdout
 
 
 def test_metrics_plots_and_experiments(by_dvc: Tracked, tmp_path: Path) -> None:
