@@ -58,6 +58,8 @@ def main() -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     frame.to_parquet(output, index=False)
     print(f"\n{len(frame)} rows in {output}")
+    if "ms" in frame and frame.ms[frame.operation != "ceilings"].isna().any():
+        sys.exit("a kernel failed, or time ran out")
 
 
 def cpu_rows(chosen: Iterable[Operation]) -> Iterator[Row]:
@@ -103,6 +105,7 @@ def compare(comparison: Comparison, clock: Clock, *, slow: bool) -> list[Row]:
             "gflop_s": comparison.flops / ours.ms / 1e6,
             "host_ms": ours.host_ms,
             "peer_host_ms": timing.host_ms,
+            "error": ours.error or timing.error,
             **facts,
         }
         for peer, timing in zip(peers, theirs, strict=True)
@@ -151,6 +154,8 @@ def show(rows: Iterable[Row], where: str) -> Iterator[Row]:
 
 def line(row: Row) -> str:
     """A row as a sentence."""
+    if row.get("error"):
+        return f"{row['shape']}, {row['peer']}: failed, {row['error'].splitlines()[0]}"
     known = ("operation", "shape", "peer", "ms", "peer_ms", "speedup")
     rest = ", ".join(
         f"{key} {value if isinstance(value, str) else format(value, '.4g')}"

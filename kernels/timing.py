@@ -6,12 +6,14 @@ goes ahead, so that the host has queued the whole call before its first kernel s
 needs to queue it is reported beside.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from triton.errors import TritonError
 
 from kernels.operation import Contender
 
@@ -24,10 +26,14 @@ CPU_CALLS = 5
 
 
 class Timing(NamedTuple):
-    """Median milliseconds of the work, and of the host that starts it (None: the same)."""
+    """Median milliseconds of the work, and of the host that starts it (None: the same).
+
+    `error`: why there are none (NaN).
+    """
 
     ms: float
     host_ms: float | None = None
+    error: str | None = None
 
 
 class Clock(Protocol):
@@ -68,7 +74,14 @@ class GpuClock:
         self.scratch = torch.empty(2 * cache, dtype=torch.uint8, device="cuda")
 
     def measure(self, contenders: Sequence[Contender], operands: Sequence[Any]) -> list[Timing]:
-        return [self.one(contender, operands) for contender in contenders]
+        timings = []
+        for contender in contenders:
+            try:
+                timings.append(self.one(contender, operands))
+            except (RuntimeError, TritonError) as error:
+                # Out of memory, or not for this card: the other contenders still count.
+                timings.append(Timing(math.nan, math.nan, f"{type(error).__name__}: {error}"))
+        return timings
 
     def one(self, contender: Contender, operands: Sequence[Any]) -> Timing:
         inputs = [contender.prepare(args) for args in operands]

@@ -12,7 +12,8 @@ import triton
 from kernels import seed_gemv
 from kernels.harness import TRITON_NAME
 from kernels.operation import Comparison, Contender, Operation, Variant, compiled
-from kernels.seed_format import BASES, SeedFormat
+from kernels.seed_dequant import seed_dequant
+from kernels.seed_format import BASES, SeedFormat, entry_table
 
 TAPS = {
     4: (4, 3),
@@ -39,7 +40,11 @@ def pack(bits: torch.Tensor, multiple: int = 1) -> torch.Tensor:
     """[..., n] bits as [..., words] int32, lowest bit first, one word spare."""
     words = triton.cdiv(triton.cdiv(bits.shape[-1], 32) + 1, multiple) * multiple
     padded = F.pad(bits.long(), (0, words * 32 - bits.shape[-1])).unflatten(-1, (words, 32))
-    value = (padded << torch.arange(32)).sum(-1)
+    return to_words((padded << torch.arange(32)).sum(-1))
+
+
+def to_words(value: torch.Tensor) -> torch.Tensor:
+    """Integers below 2^32 as int32 of the same bits."""
     return (value - ((value >> 31) << 32)).int()
 
 
@@ -106,6 +111,11 @@ class SeedShape:
         exponent = torch.randint(2**E, shape, generator=g)
         half = 2 ** (form.b - 1)
         q = torch.randint(-half, half, (*shape, form.P), generator=g)
+        if self.record_bits == 32:  # a word each: no need to go bit by bit
+            shifts = form.K + E + form.b * torch.arange(form.P)
+            coded = ((q & (2**form.b - 1)) << shifts).sum(-1)
+            records = to_words(coded | exponent << form.K | position)
+            return x, F.pad(records, (0, -self.blocks % self.spare)), stream_of(form)
         bits = torch.cat(
             (to_bits(position, form.K), to_bits(exponent, E), to_bits(q, form.b).flatten(-2)), -1
         )
@@ -229,11 +239,16 @@ def variants() -> Iterator[Variant]:
 
 
 def dense(shape: SeedShape, args: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """W [n_out, inputs] in x's type, decoded on a CPU."""
-    host = tuple(t.cpu() for t in args[1:])
-    x = torch.eye(shape.inputs_count)
-    rows = [shape.run((part, *host)) for part in x.split(seed_gemv.MAX_BATCH)]
-    return torch.cat(rows).T.to(args[0].dtype).contiguous().to(args[0].device)
+    """W [n_out, inputs] in x's type, on its device."""
+    x, *packed = args
+    form, inputs = shape.form, shape.inputs_count
+    if not shape.ragged:
+        options: dict[str, Any] = {"Kin": inputs, "base_exp": BASE_EXP, "e": E, "dtype": x.dtype}
+        return seed_dequant(*packed, **options, **vars(form))
+    heads, coefs, row_start, scales, stream = (t.cpu() for t in packed)
+    table, rest = entry_table(stream, form), (form, inputs, shape.unit, 8, shape.count_bits)
+    sums, factor = seed_gemv.decode_ragged(heads, coefs, row_start[:-1], scales, table, *rest)
+    return (sums.float() * factor[..., None]).flatten(1).to(x)
 
 
 def int4(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

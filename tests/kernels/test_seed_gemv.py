@@ -3,8 +3,19 @@
 import pytest
 import torch
 
-from kernels.cases.seed_gemv import BASE_EXP, SHAPES, E, SeedShape, pack, stream_of, to_bits
-from kernels.harness import assert_close
+from kernels.cases.seed_gemv import (
+    BASE_EXP,
+    SHAPES,
+    E,
+    SeedShape,
+    dense,
+    int4,
+    int4_mm,
+    pack,
+    stream_of,
+    to_bits,
+)
+from kernels.harness import assert_close, rms_ratio
 from kernels.seed_format import SeedFormat, stream_values
 from kernels.seed_gemv import cost, reference, seed_gemv, seed_gemv_ragged
 
@@ -74,6 +85,17 @@ def test_known_values() -> None:
     x = torch.eye(4)
     y = seed_gemv(x, pack(record[None]), stream, base_exp=1, e=4, **vars(form))
     assert y[:, 0].tolist() == [0.25, 0.25, -1.75, -0.25]
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_peers_multiply_the_same_weights(ragged: bool) -> None:
+    form = SeedFormat(8, 4, 8, 8 if ragged else 3, "state" if ragged else "sign")
+    shape = SeedShape("", 1, 32, 16, form, ragged, torch.bfloat16)
+    args = shape.inputs()
+    weights = dense(shape, args)
+    assert_close(args[0].double() @ weights.double().T, exact(shape, args), dtype=torch.bfloat16)
+    four_bits = int4_mm((args[0], *int4(weights)))
+    assert rms_ratio(four_bits, exact(shape, args)) < 0.3
 
 
 GOOD = SHAPES[0]
