@@ -52,6 +52,20 @@ def test_the_committed_table_has_no_faults() -> None:
         assert table.wants.str.contains(want).any()
 
 
+def test_faults_are_named() -> None:
+    table = pd.read_csv(TABLE, keep_default_na=False)
+    row = table[table.wants == "tensor-cores wide-loads"].iloc[0]
+    broken = row.copy()
+    broken[["spills", "matrix", "wide_loads", "tf32"]] = (8, 0, 0, 2)
+    assert faults(row) == []
+    assert [fault.split(": ")[1] for fault in faults(broken)] == [
+        "spills 8",
+        "2 TF32 instructions where float32 or half precision is meant",
+        "no tensor-core instruction",
+        "no load of 16 bytes",
+    ]
+
+
 def test_spills_are_seen() -> None:
     """The parser is not blind: four warps overflow on the widest residual tile."""
     wide = next(v for v in rq_encode.variants() if "d=512" in v.name)
