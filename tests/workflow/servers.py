@@ -14,7 +14,7 @@ from pathlib import Path
 
 import requests
 
-GRACE_S = 90
+GRACE_S = 180
 """How long a server may take to start or to show what it was sent."""
 
 
