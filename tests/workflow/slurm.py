@@ -5,17 +5,22 @@ foreground. Memory is watched by Slurm's own accounting, which ends a step above
 """
 
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
-PATIENCE_S = 60
+PATIENCE_S = 600
+"""Never reached: machines that are busy are slow."""
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 _CONFIG = """\
@@ -42,14 +47,15 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=1
+JobAcctGatherFrequency=30
 JobAcctGatherParams=OverMemoryKill
 SlurmdParameters=config_overrides
 GresTypes=gpu
 KillWait=2
-MinJobAge=300
+MinJobAge=3600
 ReturnToService=2
 SlurmdTimeout=300
+BatchStartTimeout=1
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} Gres=gpu:2
 PartitionName=main Nodes={host} Default=YES MaxTime=60
 """
@@ -72,8 +78,13 @@ class Slurm:
     def __init__(self, folder: Path, cpus: int = 4, memory: int = 32000) -> None:
         self.folder = folder
         self.host = socket.gethostname().split(".")[0]
-        self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+        self.environment = {
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        }
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self.commands: list[subprocess.Popen[bytes]] = []
+        """What a test started and may have left, to be ended with the cluster."""
         for name in ("state", "spool"):
             (folder / name).mkdir()
         ctld_port, slurmd_port = _free_ports(2)
@@ -87,6 +98,13 @@ class Slurm:
                 memory=memory,
             )
         )
+        # The plugin starts a step without SLURM_CONF: it counts on /etc/slurm.
+        srun = folder / "bin" / "srun"
+        srun.parent.mkdir()
+        srun.write_text(
+            f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {shutil.which("srun")} "$@"\n'
+        )
+        srun.chmod(0o755)
         for name in ("gpu0", "gpu1"):
             (folder / name).touch()
         (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-1]\n")
@@ -113,14 +131,42 @@ class Slurm:
         wait_until(lambda: self.client("sinfo", "-h", "-o", "%T") in ("idle", "mixed"), "slurmd")
 
     def kill_slurmd(self) -> None:
-        """As a crash of the node's daemon does it."""
+        """The node's daemon alone; its jobs go on."""
         daemon = self._daemons.pop("slurmd")
         daemon.kill()
         daemon.wait()
 
+    def crash(self) -> None:
+        """Kill the node with all its jobs, as when its power fails; then start it again."""
+        self.kill_slurmd()
+        jobs = self._job_processes()
+        for process in (*_reporters(jobs), *jobs):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.start_slurmd()
+        # Slurm misses the jobs when the node reports, which it else does every few minutes.
+        wait_until(lambda: self.client("scontrol", "reconfigure") == "" and self._lost(), "lost")
+
+    def _lost(self) -> bool:
+        time.sleep(2)
+        return any(job["state"] == "NODE_FAIL" for job in self.jobs())
+
+    def _job_processes(self) -> list[psutil.Process]:
+        """Everything that runs in a job; slurmd, once killed, is no parent of it."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                environment = process.environ()
+                ours = environment.get("SLURM_CONF") == self.environment["SLURM_CONF"]
+                found += [process] if ours and "SLURM_JOB_ID" in environment else []
+        return found
+
     def stop(self) -> None:
-        """End all jobs and daemons."""
-        self.client("scancel", "--user=root", "--signal=KILL", "--full")
+        """End all daemons and what is left of commands and jobs."""
+        for command in self.commands:
+            if command.poll() is None:
+                command.kill()
+                command.wait()
         for name in reversed(self._daemons):
             self._daemons[name].send_signal(signal.SIGTERM)
             try:
@@ -129,6 +175,18 @@ class Slurm:
                 self._daemons[name].kill()
                 self._daemons[name].wait()
         self._daemons.clear()
+        jobs = self._job_processes()
+        for process in (*_reporters(jobs), *jobs):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def look_at_memory_every(self, seconds: int) -> None:
+        """How often Slurm looks at the memory of jobs from now on (else every 30 s)."""
+        path = self.folder / "slurm.conf"
+        text = path.read_text()
+        path.write_text(re.sub(r"(JobAcctGatherFrequency=)\d+", rf"\g<1>{seconds}", text))
+        self.client("scontrol", "reconfigure")
+        wait_until(lambda: self.client("sinfo", "-h", "-o", "%T") == "idle", "reconfigure")
 
     def client(self, *command: str) -> str:
         """What a client program prints; empty when it fails."""
@@ -143,9 +201,10 @@ class Slurm:
         return done.stdout.strip() if done.returncode == 0 else ""
 
     def jobs(self) -> list[dict[str, str]]:
-        """All jobs, ended ones too: id, state, cpus, memory, time limit, GPUs, comment."""
-        keys = ("id", "state", "cpus", "memory", "minutes", "gpus", "comment")
-        lines = self.client("squeue", "--states=all", "-h", "-o", "%A|%T|%C|%m|%l|%b|%k")
+        """All jobs by age, ended ones too: id, state, cpus, memory, time limit, comment."""
+        keys = ("id", "state", "cpus", "memory", "minutes", "comment")
+        asked = ("--sort=i", "--states=all", "--noheader", "--format=%A|%T|%C|%m|%l|%k")
+        lines = self.client("squeue", *asked)
         return [dict(zip(keys, line.split("|"), strict=True)) for line in lines.splitlines()]
 
     def _start(self, program: str, *arguments: str) -> None:
@@ -158,6 +217,16 @@ class Slurm:
                 stderr=output,
                 start_new_session=True,
             )
+
+
+def _reporters(jobs: list[psutil.Process]) -> set[psutil.Process]:
+    """The processes that start those of the jobs and tell Slurm how they end."""
+    found = set()
+    for process in jobs:
+        with suppress(psutil.NoSuchProcess):
+            parent = process.parent()
+            found |= {parent} if parent and parent.name().startswith("slurmstepd") else set()
+    return found
 
 
 def wait_until(found: Callable[[], Any], what: str, patience: float = PATIENCE_S) -> Any:

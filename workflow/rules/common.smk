@@ -64,12 +64,13 @@ def made_from(output):
 def machine(key, stage=None):
     """Resource function: a machine setting of params.yaml for the job's stage.
 
-    A job that is tried again (profiles/slurm: retries) gets more memory and time each time.
+    A job that is tried again (profiles/slurm: retries) gets more memory each time, but no more
+    time: above what a partition allows it would wait for ever.
     """
 
     def amount(wildcards, attempt):
         settings = PARAMS.paper(wildcards.paper).at(wildcards.scale)
         value = settings.machine(key, stage or wildcards.stage)
-        return ceil(value * attempt) if key in ("mem_mb", "runtime") else value
+        return ceil(value * (attempt if key == "mem_mb" else 1))
 
     return amount
