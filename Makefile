@@ -41,6 +41,9 @@ bench: $(VENV)/ready  ## Our cores beside the libraries a user would pick.
 ledger: $(VENV)/ready  ## Write docs/ledger.md and README's table from the last run.
 	python -m scripts.pipeline.ledger_docs --scale $(or $(SCALE),laptop)
 
+estimate: $(VENV)/ready  ## Write what the paper scale asks of a cluster into README.md.
+	python -m scripts.pipeline.estimate --write
+
 dashboard: $(VENV)/ready  ## Open the MLflow dashboard on http://127.0.0.1:5000.
 	mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///results/mlflow.db
 
