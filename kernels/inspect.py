@@ -12,6 +12,7 @@ import triton
 
 from kernels.aot import TARGETS, aot_compile
 from kernels.cases import operations
+from kernels.operation import Variant
 
 TABLE = Path(__file__).parent / "results" / "builds.csv"
 
@@ -44,27 +45,29 @@ def faults(row: Any) -> list[str]:
 def rows() -> list[dict[str, Any]]:
     """What every build needs on every target, with the Triton that is installed."""
     return [
-        {
-            "triton": triton.__version__,
-            "target": target,
-            "operation": operation.name,
-            "build": variant.name,
-            "warps": variant.num_warps,
-            "wants": " ".join(
-                want
-                for want, wanted in (
-                    ("tensor-cores", variant.tensor_cores),
-                    ("wide-loads", variant.wide_loads),
-                    ("wide-stores", variant.wide_stores),
-                )
-                if wanted
-            ),
-            **vars(aot_compile(variant, TARGETS[target])),
-        }
+        inspected(operation.name, variant, target)
         for operation in operations()
         for variant in operation.variants()
         for target in TARGETS
     ]
+
+
+def inspected(operation: str, variant: Variant, target: str) -> dict[str, Any]:
+    """One row of the table."""
+    wants = {
+        "tensor-cores": variant.tensor_cores,
+        "wide-loads": variant.wide_loads,
+        "wide-stores": variant.wide_stores,
+    }
+    return {
+        "triton": triton.__version__,
+        "target": target,
+        "operation": operation,
+        "build": variant.name,
+        "warps": variant.num_warps,
+        "wants": " ".join(want for want, wanted in wants.items() if wanted),
+        **vars(aot_compile(variant, TARGETS[target])),
+    }
 
 
 if __name__ == "__main__":

@@ -9,51 +9,53 @@ import triton.language as tl
 
 from kernels.aot import TARGETS, aot_compile
 from kernels.cases import operations, rq_encode
-from kernels.inspect import TABLE, faults, rows
+from kernels.inspect import TABLE, faults, inspected
 from kernels.operation import Variant
 
 pytestmark = pytest.mark.compiles
 # What one block may have: registers per thread, shared bytes (CUDA programming guide, compute
 # capabilities 8.0 and 9.0; CDNA3 ISA).
 LIMITS = {"sm_80": (255, 163 * 1024), "sm_90": (255, 227 * 1024), "gfx942": (512, 64 * 1024)}
+KEY = ["operation", "build", "target"]
 BUILDS = [
-    pytest.param(variant, id=f"{operation.name} {variant.name}")
+    pytest.param(operation.name, variant, id=f"{operation.name} {variant.name}")
     for operation in operations()
     for variant in operation.variants()
 ]
 
 
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return pd.read_csv(TABLE, keep_default_na=False)
+
+
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("variant", BUILDS)
-def test_compiles_as_declared(variant: Variant, target: str) -> None:
-    used = aot_compile(variant, TARGETS[target])
+@pytest.mark.parametrize(("operation", "variant"), BUILDS)
+def test_compiles_as_declared_and_as_committed(
+    operation: str, variant: Variant, target: str, table: pd.DataFrame
+) -> None:
+    """No spills, no TF32, what the build declares; and the row of the committed table."""
+    row = inspected(operation, variant, target)
+    assert faults(pd.Series(row)) == []
     registers, shared = LIMITS[target]
-    assert used.spills == 0
-    assert used.tf32 == 0
-    assert used.matrix > 0 or not variant.tensor_cores
-    assert used.wide_loads > 0 or not variant.wide_loads
-    assert used.wide_stores > 0 or not variant.wide_stores
-    assert used.registers <= registers
-    assert used.shared <= shared
+    assert row["registers"] <= registers
+    assert row["shared"] <= shared
+    committed = table[(table[KEY] == [row[key] for key in KEY]).all(axis=1)]
+    assert len(committed) == 1, "python -m kernels.inspect"
+    if committed.triton.item() == triton.__version__:
+        assert committed.iloc[0].to_dict() == row, "python -m kernels.inspect"
 
 
-def test_the_committed_table_is_what_compiles_today() -> None:
-    table = pd.read_csv(TABLE, keep_default_na=False)
-    if table.triton[0] != triton.__version__:
-        pytest.skip(f"the table is of Triton {table.triton[0]}: python -m kernels.inspect")
-    pd.testing.assert_frame_equal(table, pd.DataFrame(rows()))
+def test_the_committed_table_has_all_builds_and_no_others(table: pd.DataFrame) -> None:
+    assert len(table) == len(BUILDS) * len(TARGETS)
 
 
-def test_the_committed_table_has_no_faults() -> None:
-    """No spills, no TF32; tensor cores and 16-byte loads wherever a build declares them."""
-    table = pd.read_csv(TABLE, keep_default_na=False)
-    assert [fault for row in table.itertuples() for fault in faults(row)] == []
+def test_every_want_is_declared_somewhere(table: pd.DataFrame) -> None:
     for want in ("tensor-cores", "wide-loads", "wide-stores"):
         assert table.wants.str.contains(want).any()
 
 
-def test_faults_are_named() -> None:
-    table = pd.read_csv(TABLE, keep_default_na=False)
+def test_faults_are_named(table: pd.DataFrame) -> None:
     row = table[table.wants == "tensor-cores wide-loads"].iloc[0]
     broken = row.copy()
     broken[["spills", "matrix", "wide_loads", "tf32"]] = (8, 0, 0, 2)
