@@ -15,7 +15,7 @@ from scripts.papers.sinkhorn_te.sinkhorn import (
     symmetric_potentials,
 )
 
-TIGHT = 1e-13  # differences of S are divided by steps and steps squared
+TIGHT = 1e-12  # differences of S are divided by steps and steps squared
 FIRST_STEP, SECOND_STEP = 1e-4, 3e-3  # central differences of orders 2 and 4
 
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scripts.papers.sinkhorn_te.chaos import Test
-from scripts.papers.sinkhorn_te.effect import signed_product
-from scripts.papers.sinkhorn_te.nuisance import Half, Nuisance
+from scripts.papers.sinkhorn_te.nuisance import Half
 from scripts.papers.sinkhorn_te.sinkhorn import Array
 
 STRATA = 5
 
 
-def aipw_mean_test(rows: Half, support: Array, nuisance: Nuisance, alpha: float) -> Test:
-    """Wald test that the AIPW estimate of the average effect, a vector of d means, is 0."""
+def aipw_mean_test(scores: Array, alpha: float) -> Test:
+    """Wald test that the AIPW estimate of the average effect, the mean of scores [R, n, d], is 0."""
     from scipy.stats import chi2
 
-    n, d = rows.y.shape[1:]
-    p1, p0 = nuisance.marginals()
-    outcomes = np.concatenate([rows.y, support], axis=1)
-    scores = signed_product(rows, nuisance, outcomes) + (p1 - p0)[:, None] @ support
+    _, n, d = scores.shape
     mean = scores.mean(axis=1)
     centred = scores - mean[:, None]
     covariance = np.swapaxes(centred, 1, 2) @ centred / (n - 1)
@@ -43,15 +40,15 @@ def cross_kernel_test(embedded: Array, alpha: float) -> Test:
 
 
 def weighted_kernel_test(
-    rows: Half, nuisance: Nuisance, features: Array, shuffles: Array, alpha: float
+    rows: Half, propensity: Array, features: Array, shuffles: NDArray[np.intp], alpha: float
 ) -> Test:
     """KTE (Muandet et al. 2021): the MMD between inverse-propensity-weighted arms.
 
     Treatments are permuted within strata of the propensity, which shuffles [P, n] do when rows are
     ordered by it (`stratified_shuffles`). features [R, n, r]: a factor of the kernel at y.
     """
-    order = np.argsort(nuisance.propensity, axis=1, kind="stable")
-    a, e = (np.take_along_axis(v, order, axis=1) for v in (rows.a, nuisance.propensity))
+    order = np.argsort(propensity, axis=1, kind="stable")
+    a, e = (np.take_along_axis(v, order, axis=1) for v in (rows.a, propensity))
     ordered = np.take_along_axis(features, order[..., None], axis=1)
     labels = np.concatenate([a[:, None], a[:, shuffles]], axis=1)  # [R, 1 + P, n]
     treated, control = labels / e[:, None], (1 - labels) / (1 - e[:, None])
@@ -62,7 +59,7 @@ def weighted_kernel_test(
     return Test(mmd[:, 0], critical, (1 + above) / mmd.shape[1])
 
 
-def stratified_shuffles(n: int, count: int, rng: np.random.Generator) -> np.ndarray:
+def stratified_shuffles(n: int, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """Permutations [count, n] of 0..n-1 within STRATA consecutive blocks."""
     block = np.arange(n) * STRATA // n
     return np.argsort(rng.random((count, n)) + block, axis=1)

@@ -30,10 +30,10 @@ class Test(NamedTuple):
 def chaos_draws(root: Array, multipliers: Array) -> Array:
     """W [R, B] of I2 = Q Q^T, Q [R, n, r], under multipliers [B, n] that all replicates share.
 
-    In float32: its rounding is far below the Monte-Carlo error of B draws.
+    In the multipliers' type; float32's rounding is far below the Monte-Carlo error of B draws.
     """
     n = root.shape[1]
-    drawn = np.square(multipliers.astype(np.float32) @ root.astype(np.float32)).sum(-1)
+    drawn = np.square(multipliers @ root.astype(multipliers.dtype)).sum(-1)
     return (drawn - np.square(root).sum((1, 2))[:, None]) / (2 * n)
 
 

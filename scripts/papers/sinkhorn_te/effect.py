@@ -103,7 +103,7 @@ def transports(geometry: Geometry, nuisance: Nuisance, reference: str = "pooled"
 
 
 def sinkhorn_effect(
-    geometry: Geometry, nuisance: Nuisance, laws: Laws, factor: Array | None
+    geometry: Geometry, nuisance: Nuisance, signed: SignedRows, laws: Laws, factor: Array | None
 ) -> Effect:
     """Sinkhorn treatment effect [paper: Alg. 1, Thm 3.2, Alg. 2, eq. 12].
 
@@ -117,14 +117,13 @@ def sinkhorn_effect(
     if factor is None:
         z = np.concatenate([geometry.rows.y, geometry.support], axis=1)
         kernel = centred_kernel(z, laws.reference, n, laws.p, geometry.eps)
-        return _dense_effect(plug_in, scores, signed_rows(geometry.rows, nuisance), kernel)
-    b_factor = signed_product(geometry.rows, nuisance, factor)
-    root = np.sqrt(geometry.eps) * low_rank_root(b_factor, factor[:, n:], laws.p)
+        return _dense_effect(plug_in, scores, signed, kernel)
+    root = np.sqrt(geometry.eps) * low_rank_root(signed @ factor, factor[:, n:], laws.p)
     return _effect(plug_in, scores, root)
 
 
 def kernel_effect(
-    geometry: Geometry, nuisance: Nuisance, laws: Laws, factor: Array | None
+    geometry: Geometry, nuisance: Nuisance, signed: SignedRows, laws: Laws, factor: Array | None
 ) -> Effect:
     """MMD treatment effect [paper: App. F]: half the squared MMD with the kernel exp(-c / eps)."""
     n = geometry.rows.y.shape[1]
@@ -135,9 +134,13 @@ def kernel_effect(
     if factor is None:
         z = np.concatenate([geometry.rows.y, geometry.support], axis=1)
         gram = Gibbs(z, z, geometry.eps).kernel
-        return _dense_effect(value, scores, signed_rows(geometry.rows, nuisance), gram)
-    plain = factor * np.exp(-laws.reference)[..., None]
-    return _effect(value, scores, signed_product(geometry.rows, nuisance, plain))
+        return _dense_effect(value, scores, signed, gram)
+    return _effect(value, scores, signed @ kernel_features(laws, factor))
+
+
+def kernel_features(laws: Laws, factor: Array) -> Array:
+    """A factor [R, n + m, r] of the Gaussian kernel exp(-c / eps), from that of xi."""
+    return factor * np.exp(-laws.reference)[..., None]
 
 
 def second_order_factor(geometry: Geometry, laws: Laws) -> Array | None:
@@ -152,40 +155,44 @@ def second_order_factor(geometry: Geometry, laws: Laws) -> Array | None:
 def scores_of(rows: Half, nuisance: Nuisance, first1: Array, first0: Array) -> Array:
     """AIPW scores [R, n] of the derivatives first1, first0 [R, n + m] [paper: Alg. 1]."""
     n = rows.y.shape[1]
-    mean1, mean0 = nuisance.conditional_means(first1[:, n:, None], first0[:, n:, None])
-    mean1, mean0 = mean1[..., 0], mean0[..., 0]
+    mean1, mean0 = nuisance.conditional_means(first1[:, n:], first0[:, n:])
     treated = rows.a / nuisance.propensity
     control = (1 - rows.a) / (1 - nuisance.propensity)
     return treated * (first1[:, :n] - mean1) + mean1 + control * (first0[:, :n] - mean0) + mean0
 
 
-def _row_parts(rows: Half, nuisance: Nuisance) -> tuple[Array, Array, Array]:
-    """Weights of a row's own outcome, of its treated law and of its control law, [R, n, 1]."""
-    e, a = nuisance.propensity[..., None], rows.a[..., None]
-    treated, control = a / e, (1 - a) / (1 - e)
-    return treated - control, 1 - treated, control - 1
+@dataclass(frozen=True)
+class SignedRows:
+    """B [R, n, n + m], B_i = w_i (delta_{y_i} - W^{A_i}(x_i)) + W^1(x_i) - W^0(x_i) - (p1 - p0).
 
-
-def signed_product(rows: Half, nuisance: Nuisance, factor: Array) -> Array:
-    """B L [R, n, r] of L [R, n + m, r], without forming B."""
-    n = rows.y.shape[1]
-    own, law1, law0 = _row_parts(rows, nuisance)
-    inner = factor[:, n:]
-    mean1, mean0 = nuisance.conditional_means(inner, inner)
-    p1, p0 = nuisance.marginals()
-    return own * factor[:, :n] + law1 * mean1 + law0 * mean0 - (p1 - p0)[:, None] @ inner
-
-
-def signed_rows(rows: Half, nuisance: Nuisance) -> Array:
-    """B [R, n, n + m]: B_i = w_i (delta_{y_i} - W^{A_i}) + W^1 - W^0 - (p1 - p0) at row i.
-
-    w_i = A_i / e_i - (1 - A_i) / (1 - e_i); the paper's I - P_Y + P_A P_Y - P_X P_A P_Y.
+    w_i = A_i / e_i - (1 - A_i) / (1 - e_i); the paper's I - P_Y + P_A P_Y - P_X P_A P_Y. Kept as
+    the weights of a row's own outcome, own [R, n], and those of the support, laws [R, n, m].
     """
-    own, law1, law0 = _row_parts(rows, nuisance)
+
+    own: Array
+    laws: Array
+
+    def __matmul__(self, values: Array) -> Array:
+        """B V [R, n, k] of values V [R, n + m, k] at all points."""
+        n = self.own.shape[1]
+        return self.own[..., None] * values[:, :n] + self.laws @ values[:, n:]
+
+    def matrix(self) -> Array:
+        """B itself."""
+        own = self.own[..., None] * np.eye(self.own.shape[1])
+        return np.concatenate([own, self.laws], axis=-1)
+
+
+def signed_rows(rows: Half, nuisance: Nuisance) -> SignedRows:
+    """The signed rows of the evaluation half."""
+    treated = rows.a / nuisance.propensity
+    control = (1 - rows.a) / (1 - nuisance.propensity)
     p1, p0 = nuisance.marginals()
-    treated = nuisance.treated[:, None]
-    laws = nuisance.weights * (treated * law1 + (1 - treated) * law0) - (p1 - p0)[:, None]
-    return np.concatenate([own * np.eye(rows.y.shape[1]), laws], axis=-1)
+    arm = nuisance.treated[:, None]
+    signs = np.where(arm == 1, (1 - treated)[..., None], (control - 1)[..., None])
+    laws = np.multiply(nuisance.weights, signs, out=signs)
+    laws -= (p1 - p0)[:, None]
+    return SignedRows(treated - control, laws)
 
 
 def _effect(plug_in: Array, scores: Array, root: Array) -> Effect:
@@ -196,8 +203,8 @@ def _effect(plug_in: Array, scores: Array, root: Array) -> Effect:
     return Effect(plug_in, one_step, scores.std(axis=1) / np.sqrt(n), statistic, root)
 
 
-def _dense_effect(plug_in: Array, scores: Array, signed: Array, kernel: Array) -> Effect:
+def _dense_effect(plug_in: Array, scores: Array, signed: SignedRows, kernel: Array) -> Effect:
     """The same from I2 = B K B^T, whose root is that of its eigenvalues."""
-    matrix = signed @ kernel @ np.swapaxes(signed, 1, 2)
+    matrix = signed @ np.swapaxes(signed @ kernel, 1, 2)
     values, vectors = np.linalg.eigh(0.5 * (matrix + np.swapaxes(matrix, 1, 2)))
     return _effect(plug_in, scores, vectors * np.sqrt(np.maximum(values, 0.0))[:, None])

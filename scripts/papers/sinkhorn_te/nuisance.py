@@ -61,10 +61,11 @@ class Nuisance:
     def conditional_means(self, v1: Array, v0: Array) -> tuple[Array, Array]:
         """Mean of v1 under the treated law and of v0 under the control law of each row.
 
-        v1, v0: [R, m, k], functions at the nuisance outcomes; the results are [R, n or 1, k].
+        v1, v0: [R, m], functions at the nuisance outcomes; the results are [R, n or 1].
         """
-        treated = self.treated[..., None]
-        return self.weights @ (treated * v1), self.weights @ ((1 - treated) * v0)
+        values = np.stack([self.treated * v1, (1 - self.treated) * v0], axis=1)
+        means = values @ np.swapaxes(self.weights, 1, 2)
+        return means[:, 0], means[:, 1]
 
 
 def adjusted(train: Half, x: Array, bandwidth: float) -> Nuisance:
