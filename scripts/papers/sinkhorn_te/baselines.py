@@ -13,7 +13,7 @@ STRATA = 5
 
 
 def aipw_mean_test(scores: Array, alpha: float) -> Test:
-    """Wald test that the AIPW estimate of the average effect, the mean of scores [R, n, d], is 0."""
+    """Wald test that the AIPW average effect, the mean of the scores [R, n, d], is 0."""
     from scipy.stats import chi2
 
     _, n, d = scores.shape

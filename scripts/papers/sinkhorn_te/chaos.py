@@ -1,8 +1,8 @@
 """The null law of the second-order statistics: a Gaussian chaos, drawn by multipliers.
 
 T = n S tends to sum_j lambda_j / 2 (N_j^2 - 1), lambda the eigenvalues of I2 / n [paper: Thm 4.1].
-With g ~ N(0, I_n), W = (g^T I2 g - tr I2) / (2 n) has that law for the I2 of the sample, and the same
-g for several statistics gives their joint law.
+With g ~ N(0, I_n), W = (g^T I2 g - tr I2) / (2 n) has that law for the I2 of the sample, and the
+same g for several statistics gives their joint law.
 """
 
 from __future__ import annotations

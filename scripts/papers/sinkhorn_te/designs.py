@@ -20,6 +20,8 @@ Rows = tuple[Array, Array, Array]
 
 SIGMA = np.array([[3.0, 1.0], [1.0, 1.0]])  # inferred: the paper does not print it
 CPS_ASSIGNMENT = np.array([-0.6, -0.2, -0.3, 0.2, 0.1, 0.2])
+NHEFS_COVARIATES = ["age", "sex", "race", "school", "smokeintensity", "smokeyrs", "wt71"]
+NHEFS_OUTCOMES = ["wt82_71", "sbp"]
 CPS_COVARIATES = ["age", "educ", "marr", "black", "hisp", "nodegree"]
 
 
@@ -79,13 +81,25 @@ def nuclei(pool: Pool, theta: float, count: int, rows: int, rng: np.random.Gener
     return x, a, np.where(from_malignant == 1, malignant, benign)
 
 
+def observed(pool: Pool, theta: float, count: int, rows: int, rng: np.random.Generator) -> Rows:
+    """Rows of a real study as they are, split at random; theta is not used."""
+    if rows > len(pool["x"]):
+        raise ValueError(f"rows: {rows}; at most {len(pool['x'])} are in the pool")
+    chosen = np.stack([rng.permutation(len(pool["x"]))[:rows] for _ in range(count)])
+    return pool["x"][chosen], pool["a"][chosen], pool["y"][chosen]
+
+
 DESIGNS: dict[str, Callable[[Pool, float, int, int, np.random.Generator], Rows]] = {
     "gauss_mean": gauss_mean,
     "gauss_cov": gauss_cov,
     "confounded": confounded,
     "cps": cps,
     "nuclei": nuclei,
+    "nsw_before": observed,
+    "nsw_after": observed,
+    "nhefs": observed,
 }
+NUCLEI_THETAS = (-2.0, -1.0, 0.0, 20.0)
 
 
 def draw(
@@ -120,6 +134,41 @@ def nuclei_pool(folder: Path, components: int) -> dict[str, Array]:
     features = PowerTransformer().fit_transform(table[:, :-1])
     scores = PCA(components, svd_solver="full").fit_transform(features)
     return {"malignant": scores[table[:, -1] == 0], "benign": scores[table[:, -1] == 1]}
+
+
+def observed_pools(nsw: Path, nhefs: Path) -> dict[str, dict[str, Array]]:
+    """Studies that are shown, not judged: x, a, y of each.
+
+    nsw_before: a randomised programme and the earnings before it (a true null); nsw_after: the
+    earnings after it; nhefs: quitting smoking, weight change and blood pressure.
+    """
+    import pandas as pd
+
+    randomised = pd.read_stata(nsw / "nsw_mixtape.dta")
+    x = standardised(randomised[CPS_COVARIATES].to_numpy(dtype=np.float64))
+    a = randomised["treat"].to_numpy(dtype=np.float64)
+    smokers = pd.read_stata(nhefs / "nhefs_complete.dta")[
+        ["qsmk", *NHEFS_COVARIATES, *NHEFS_OUTCOMES]
+    ]
+    smokers = smokers.astype(np.float64).dropna()
+    return {
+        "nsw_before": {
+            "x": x,
+            "a": a,
+            "y": randomised[["re74", "re75"]].to_numpy(np.float64) / 1e4,
+        },
+        "nsw_after": {"x": x, "a": a, "y": randomised[["re78"]].to_numpy(np.float64) / 1e4},
+        "nhefs": {
+            "x": standardised(smokers[NHEFS_COVARIATES].to_numpy()),
+            "a": smokers["qsmk"].to_numpy(),
+            "y": standardised(smokers[NHEFS_OUTCOMES].to_numpy()),
+        },
+    }
+
+
+def cure_probability(theta: float) -> float:
+    """P(cured | treated, sick) of the nuclei design, up to the 1e-4 that the covariates add."""
+    return float(expit(np.float64(theta)))
 
 
 def standardised(x: Array) -> Array:

@@ -18,7 +18,7 @@ RIDGE = 1.0  # of the coefficients but the intercept, as in sklearn's LogisticRe
 
 @dataclass(frozen=True)
 class Half:
-    """n rows of each replicate: covariates [R, n, k], treatment 0 or 1 [R, n], outcomes [R, n, d]."""
+    """n rows a replicate: covariates [R, n, k], treatments 0 or 1 [R, n], outcomes [R, n, d]."""
 
     x: Array
     a: Array
@@ -92,14 +92,11 @@ def nadaraya_watson(x: Array, at: Array, treated: Array, bandwidth: float) -> Ar
     """
     if not bandwidth > 0:
         raise ValueError(f"bandwidth: {bandwidth}; a number > 0 is allowed")
-    costs = half_costs(x, at)
-    costs /= -(bandwidth**2)
-    # Far from all rows of an arm every weight would underflow; the nearest row then decides.
-    costs -= costs.max(axis=-1, keepdims=True)
+    costs = half_costs(x, at, -1 / bandwidth**2)
     weights = np.exp(costs, out=costs)
     arms = np.stack([1 - treated, treated], axis=-1)
     sums = weights @ arms
-    if sums.min() < 1e-200:
+    if sums.min() < 1e-250:
         raise ValueError(
             f"bandwidth: {bandwidth:g} leaves a row without neighbours in an arm; take a larger one"
         )

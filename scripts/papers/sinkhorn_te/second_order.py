@@ -29,7 +29,7 @@ def centred_kernel(z: Array, potential: Array, n: int, p: Array, eps: float) -> 
         p: its weights [R, N - n].
         eps: regularisation.
     """
-    xi = np.exp(potential[..., :, None] + potential[..., None, :] - half_costs(z, z) / eps)
+    xi = np.exp(potential[..., :, None] + potential[..., None, :] - half_costs(z, z, 1 / eps))
     transport = xi[:, n:, n:] * p[:, None]
     system = np.eye(p.shape[1]) - transport @ transport + p[:, None]
     _check_condition(np.linalg.cond(system, 1), eps)

@@ -40,15 +40,20 @@ class NoConvergence(ArithmeticError):
     """Sinkhorn's iteration did not reach its tolerance."""
 
 
-def half_costs(x: Array, y: Array) -> Array:
-    """|x_i - y_j|^2 / 2 of points x [..., n, d] and y [..., m, d], as [..., n, m]."""
+def half_costs(x: Array, y: Array, scale: float = 1.0) -> Array:
+    """scale |x_i - y_j|^2 / 2 of points x [..., n, d] and y [..., m, d], as [..., n, m].
+
+    One matrix product of extended coordinates, so that n x m numbers are written once.
+    """
     centre = y.mean(axis=-2, keepdims=True)
     x, y = x - centre, y - centre
-    costs = x @ np.swapaxes(y, -1, -2)
-    np.negative(costs, out=costs)
-    costs += 0.5 * np.square(x).sum(-1)[..., :, None]
-    costs += 0.5 * np.square(y).sum(-1)[..., None, :]
-    return np.maximum(costs, 0.0, out=costs)
+    left = np.concatenate([-x, 0.5 * np.square(x).sum(-1, keepdims=True), _ones(x)], axis=-1)
+    right = np.concatenate([y, _ones(y), 0.5 * np.square(y).sum(-1, keepdims=True)], axis=-1)
+    return (scale * left) @ np.swapaxes(right, -1, -2)
+
+
+def _ones(points: Array) -> Array:
+    return np.ones_like(points[..., :1])
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,7 @@ class Gibbs:
     @cached_property
     def kernel(self) -> Array:
         """exp(-c / eps), [R, n, m]."""
-        costs = half_costs(self.x, self.y)
-        costs /= -self.eps
+        costs = half_costs(self.x, self.y, -1 / self.eps)
         return np.exp(costs, out=costs)
 
     def rows(self, h: Array) -> Array:
