@@ -150,6 +150,10 @@ def observed_pools(nsw: Path, nhefs: Path) -> dict[str, dict[str, Array]]:
     smokers = pd.read_stata(nhefs / "nhefs_complete.dta")[
         ["qsmk", *NHEFS_COVARIATES, *NHEFS_OUTCOMES]
     ]
+    # Yes-or-no columns come as categories of Stata's value labels.
+    smokers = smokers.apply(
+        lambda column: column.cat.codes if column.dtype == "category" else column
+    )
     smokers = smokers.astype(np.float64).dropna()
     return {
         "nsw_before": {

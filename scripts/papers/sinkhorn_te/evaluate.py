@@ -118,11 +118,15 @@ def _null_law_rows(found: "pd.DataFrame", size: int) -> list[dict[str, Any]]:
         statistic = mine.loc[mine["metric"] == "statistic", "value"]
         tail = p[p < 0.5]
         result = kstest(2 * tail, "uniform").pvalue if len(tail) > 1 else 1.0
+        values = {
+            "ks_p": (result, "p-value"),
+            "ks_rejects": (float(result < 0.01), "rejection at 1%"),
+            "spread": (statistic.std() / size, SQUARED),
+        }
         rows += [
-            {"arm": arm, "metric": "ks_p", "value": result, "unit": "p-value"},
-            {"arm": arm, "metric": "ks_rejects", "value": float(result < 0.01), "unit": "rejection at 1%"},
-            {"arm": arm, "metric": "spread", "value": statistic.std() / size, "unit": SQUARED},
-        ]  # fmt: skip
+            {"arm": arm, "metric": name, "value": value, "unit": unit}
+            for name, (value, unit) in values.items()
+        ]
     return [{**row, "eta": 1.0} for row in rows]
 
 
@@ -208,13 +212,17 @@ def _operation_rows(job: Job, run: Run, eps: Mapping[str, float]) -> list[dict[s
         arguments = (*halves, eps["gauss_mean"], job.params["bandwidth"])
         dense, exact = operations.test_operations(*arguments, dense=True)
         low_rank, found = operations.test_operations(*arguments, dense=False)
-        base = {"n": size, "size": size, "dataset": "gauss_mean", "theta": 0.4}
         gap = float(abs(found[0] / exact[0] - 1))
+        values = (
+            ("ste_dense", "operations", dense, "flop"),
+            ("ste", "operations", low_rank, "flop"),
+            ("ste", "low_rank_error", gap, "relative error"),
+        )
         rows += [
-            {"arm": "ste_dense", "metric": "operations", "value": dense, "unit": "flop", **base},
-            {"arm": "ste", "metric": "operations", "value": low_rank, "unit": "flop", **base},
-            {"arm": "ste", "metric": "low_rank_error", "value": gap, "unit": "relative error", **base},
-        ]  # fmt: skip
+            {"arm": arm, "metric": name, "value": value, "unit": unit, "n": size}
+            | {"size": size, "dataset": "gauss_mean", "theta": 0.4}
+            for arm, name, value, unit in values
+        ]
     return rows
 
 
