@@ -147,6 +147,8 @@ def observed_pools(nsw: Path, nhefs: Path) -> dict[str, dict[str, Array]]:
     randomised = pd.read_stata(nsw / "nsw_mixtape.dta")
     x = standardised(randomised[CPS_COVARIATES].to_numpy(dtype=np.float64))
     a = randomised["treat"].to_numpy(dtype=np.float64)
+    # In log(1 + thousands of dollars): a few large earnings would lie off the others' support.
+    earnings = np.log1p(randomised[["re74", "re75", "re78"]].to_numpy(np.float64) / 1e3)
     smokers = pd.read_stata(nhefs / "nhefs_complete.dta")[
         ["qsmk", *NHEFS_COVARIATES, *NHEFS_OUTCOMES]
     ]
@@ -156,12 +158,8 @@ def observed_pools(nsw: Path, nhefs: Path) -> dict[str, dict[str, Array]]:
     )
     smokers = smokers.astype(np.float64).dropna()
     return {
-        "nsw_before": {
-            "x": x,
-            "a": a,
-            "y": randomised[["re74", "re75"]].to_numpy(np.float64) / 1e4,
-        },
-        "nsw_after": {"x": x, "a": a, "y": randomised[["re78"]].to_numpy(np.float64) / 1e4},
+        "nsw_before": {"x": x, "a": a, "y": earnings[:, :2]},
+        "nsw_after": {"x": x, "a": a, "y": earnings[:, 2:]},
         "nhefs": {
             "x": standardised(smokers[NHEFS_COVARIATES].to_numpy()),
             "a": smokers["qsmk"].to_numpy(),

@@ -28,6 +28,7 @@ from scripts.papers.sinkhorn_te.sinkhorn import (
 
 TRACE_TOLERANCE = 1e-9  # share of the trace that the low-rank factor may miss
 MAX_RANK = 250
+MAX_LOG_SCALING = 30.0  # an outcome where xi(y, y) > e^60 lies off the support
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,12 @@ def transports(geometry: Geometry, nuisance: Nuisance, reference: str = "pooled"
     sources = np.concatenate([logs + own.f, pair], axis=1)
     at_z = np.concatenate([geometry.outer.rows(sources), geometry.inner.rows(sources)], axis=-1)
     self1, self0, pooled, f, g = np.moveaxis(at_z, 1, 0)
+    if pooled.max() > MAX_LOG_SCALING:
+        raise ValueError(
+            "y: an outcome is so far from all of the nuisance half that its log scaling is "
+            f"{pooled.max():.3g}; at most {MAX_LOG_SCALING:g} is allowed: transform heavy tails, "
+            "or take a larger eps"
+        )
     eps = geometry.eps
     iterations = own.iterations + both.iterations
     return Laws(p1, p0, p, eps * (f - self1), eps * (g - self0), pooled, iterations)

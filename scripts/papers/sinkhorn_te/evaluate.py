@@ -94,10 +94,13 @@ def _cell_rows(
     except ValueError as error:
         place = f"sinkhorn_te.{job.scale}.cells: {design} at theta={theta}, size={size}"
         raise PipelineError(f"{place}: {error}") from error
-    kept = {"reject", "error", "covered"} | ({"p"} if described.get("p_values", False) else set())
+    null_law = described.get("null_law", False)
+    kept = {"reject", "error", "covered"}
+    if null_law or described.get("p_values", False):
+        kept.add("p")
     table = found[found["metric"].isin(kept)]
     parts = [table.assign(unit=table["metric"].map(UNITS))]
-    if described.get("p_values", False):
+    if null_law:
         parts.append(pd.DataFrame(_null_law_rows(found, size)))
     if estimates:
         parts.append(pd.DataFrame(_bias_rows(found)))

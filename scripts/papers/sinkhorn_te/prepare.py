@@ -21,7 +21,7 @@ def prepare(job: Job) -> None:
     job.save_tensors(
         "pools",
         {
-            f"{design}.{name}": torch.from_numpy(np.ascontiguousarray(values))
+            f"{design}.{name}": torch.tensor(values)
             for design, pool in pools.items()
             for name, values in pool.items()
         },
