@@ -26,8 +26,8 @@ from scripts.papers.sinkhorn_te.sinkhorn import (
     symmetric_potentials,
 )
 
-TRACE_TOLERANCE = 1e-9  # share of the trace that the low-rank factor may miss
-MAX_RANK = 250
+TRACE_TOLERANCE = 1e-8  # share of the trace that the low-rank factor may miss
+MAX_RANK = 400
 MAX_LOG_SCALING = 30.0  # an outcome where xi(y, y) > e^60 lies off the support
 
 

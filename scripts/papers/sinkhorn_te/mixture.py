@@ -38,7 +38,7 @@ def _half_mmd(x: Array, y: Array) -> float:
     return 0.5 * (mean(x, x) + mean(y, y) - 2 * mean(x, y))
 
 
-def exact_curve(thetas: Iterable[float], nodes: int = 1601) -> list[tuple[float, float, float]]:
+def exact_curve(thetas: Iterable[float], nodes: int = 601) -> list[tuple[float, float, float]]:
     """The same for the laws themselves, by quadrature in one dimension.
 
     Along (1, 1) the laws are N(0, 1) and a mixture at +-sqrt(2) theta, across it they are equal;

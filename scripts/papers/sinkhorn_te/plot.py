@@ -23,7 +23,8 @@ NAMES = {
     "unadjusted": "STE, unadjusted",
     "plugin": "plug-in",
 }
-LOOK = {arm: (COLOURS[k % 8], MARKERS[k % 8]) for k, arm in enumerate(NAMES)}
+# Past eight arms colours come again, with another marker.
+LOOK = {arm: (COLOURS[k % 8], MARKERS[(k + 3 * (k // 8)) % 8]) for k, arm in enumerate(NAMES)}
 LEVEL = 0.05
 # Read off the paper's Figure 2 (+-0.02): n -> rejection rates of (STE, MTE), or coverage.
 PAPER_SIZES = (250, 500, 1000, 2000)
@@ -164,7 +165,7 @@ def _saturation(job: Job, table: "pd.DataFrame") -> None:
     import numpy as np
 
     wanted = job.params["mixture"]
-    exact = np.array(exact_curve(np.linspace(0.25, max(wanted["thetas"]), 24)))
+    exact = np.array(exact_curve(np.linspace(0.5, max(wanted["thetas"]), 13)))
     figure, axes = plt.subplots(figsize=(6.0, 3.8))
     for column, arm in enumerate(("ste", "mte"), start=1):
         colour, marker = LOOK[arm]

@@ -106,17 +106,18 @@ def test_scores_with_exact_nuisances_are_unbiased() -> None:
 def test_multipliers_have_the_law_of_the_eigenvalues(halves) -> None:
     root = study(*halves)[3].root[:1]
     rng = np.random.default_rng(3)
-    n, draws = 60, 60_000
+    n, draws = 60, 100_000
     drawn = chaos.chaos_draws(root, rng.standard_normal((draws, n), dtype=np.float32))[0]
     eigenvalues = np.linalg.eigvalsh(root[0].T @ root[0] / n)
     normal = rng.standard_normal((draws, len(eigenvalues)))
     expected = 0.5 * (np.square(normal) - 1) @ eigenvalues
     spread = expected.std()
     assert drawn.mean() == pytest.approx(0, abs=0.02 * spread)
-    assert drawn.std() == pytest.approx(spread, rel=0.02)
-    for level in (0.5, 0.9, 0.95):
+    assert drawn.std() == pytest.approx(np.sqrt(0.5 * np.square(eigenvalues).sum()), rel=0.03)
+    # In the tail the density is low: 100 000 draws place the 95% point to 0.025 spreads.
+    for level, tolerance in ((0.5, 0.01), (0.9, 0.05), (0.95, 0.08)):
         gap = np.quantile(drawn, level) - np.quantile(expected, level)
-        assert abs(gap) < 0.03 * spread
+        assert abs(gap) < tolerance * spread
 
 
 def test_aggregated_test_of_one_regularisation_is_that_test() -> None:
