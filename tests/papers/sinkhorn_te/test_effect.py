@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from scripts.papers.sinkhorn_te import chaos, designs, effect, nuisance, operations
 from scripts.papers.sinkhorn_te.gaussian_truth import gaussian_sinkhorn, shifted_covariance
@@ -114,10 +115,8 @@ def test_multipliers_have_the_law_of_the_eigenvalues(halves) -> None:
     spread = expected.std()
     assert drawn.mean() == pytest.approx(0, abs=0.02 * spread)
     assert drawn.std() == pytest.approx(np.sqrt(0.5 * np.square(eigenvalues).sum()), rel=0.03)
-    # In the tail the density is low: 100 000 draws place the 95% point to 0.025 spreads.
-    for level, tolerance in ((0.5, 0.01), (0.9, 0.05), (0.95, 0.08)):
-        gap = np.quantile(drawn, level) - np.quantile(expected, level)
-        assert abs(gap) < tolerance * spread
+    # Probabilities of every quantile agree to 1%: 0.9% is exceeded by chance once in 600.
+    assert stats.ks_2samp(drawn, expected).statistic < 0.01
 
 
 def test_aggregated_test_of_one_regularisation_is_that_test() -> None:
