@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 DIM, MEDIAN_COST, TOLERANCE = 10, 10.0, 1e-9
 # points, pairs a batch, eps in median costs, runs
 CASES = (
-    (250, 32, 1.0, 3),
-    (250, 32, 0.25, 3),
-    (600, 32, 1.0, 3),
-    (1000, 8, 1.0, 1),
+    (250, 32, 1.0, 2),
+    (250, 32, 0.25, 2),
+    (600, 16, 1.0, 2),
+    (1000, 4, 1.0, 1),
     (4000, 1, 1.0, 1),
 )
 TEST_SIZES = (250, 500, 1000)

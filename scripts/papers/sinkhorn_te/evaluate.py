@@ -213,8 +213,8 @@ def _operation_rows(job: Job, run: Run, eps: Mapping[str, float]) -> list[dict[s
     for size in job.params["operation_sizes"]:
         halves = designs.draw("gauss_mean", {}, 0.4, 1, size, run.rng(f"operations {size}"))
         arguments = (*halves, eps["gauss_mean"], job.params["bandwidth"])
-        dense, exact = operations.test_operations(*arguments, dense=True)
-        low_rank, found = operations.test_operations(*arguments, dense=False)
+        dense, exact = operations.count_operations(*arguments, dense=True)
+        low_rank, found = operations.count_operations(*arguments, dense=False)
         gap = float(abs(found[0] / exact[0] - 1))
         values = (
             ("ste_dense", "operations", dense, "flop"),

@@ -69,7 +69,7 @@ def _counted(value: Any) -> Any:
     return value
 
 
-def test_operations(
+def count_operations(
     rows: nuisance.Half, train: nuisance.Half, eps: float, bandwidth: float, dense: bool
 ) -> tuple[float, Array]:
     """Operations of the Sinkhorn effect with both influence functions, and its statistic [R]."""

@@ -154,7 +154,7 @@ def test_operations_count_what_is_executed() -> None:
     np.linalg.solve(np.broadcast_to(np.eye(3), (2, 3, 3)).view(operations.Counted), product)
     assert operations.Counted.total == pytest.approx(270 + 2 * (18 + 2 * 9 * 5))
     halves = designs.draw("gauss_mean", {}, 0.0, 1, 40, np.random.default_rng(0))
-    total, statistic = operations.test_operations(*halves, EPS, 1.0, dense=False)
+    total, statistic = operations.count_operations(*halves, EPS, 1.0, dense=False)
     assert total > 40**2 and statistic == pytest.approx(study(*halves)[3].statistic)
 
 
