@@ -62,6 +62,16 @@ def test_signed_rows_have_no_mass_and_match_their_definition(halves) -> None:
     assert signed @ np.ones((3, 120, 1)) == pytest.approx(0, abs=1e-12)
 
 
+def test_statistic_is_the_one_step_value_and_a_u_statistic(halves) -> None:
+    """n S = n mean(phi) + sum over i < j of I2_ij / (n - 1) [paper: eq. 12]."""
+    n = 60
+    for found in study(*halves)[3:]:
+        for k in range(3):
+            pairs = (found.root[k] @ found.root[k].T)[np.triu_indices(n, 1)].sum()
+            expected = n * found.one_step[k] + pairs / (n - 1)
+            assert found.statistic[k] == pytest.approx(expected, rel=1e-8)
+
+
 def test_permuting_rows_permutes_the_root(halves) -> None:
     rows, train = halves
     order = np.random.default_rng(2).permutation(60)

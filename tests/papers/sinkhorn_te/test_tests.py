@@ -87,11 +87,13 @@ def test_weighted_kernel_statistic_is_an_mmd() -> None:
     rng = np.random.default_rng(0)
     a, y = (np.arange(40) % 2)[None].astype(float), rng.standard_normal((1, 40, 2))
     rows = nuisance.Half(rng.standard_normal((1, 40, 1)), a, y)
-    e = np.full((1, 40), 0.5)
+    e = rng.uniform(0.2, 0.8, (1, 40))
     shuffles = baselines.stratified_shuffles(40, 99, rng)
     test = baselines.weighted_kernel_test(rows, e, y, shuffles, 0.05)
-    gap = y[0][a[0] == 1].mean(0) - y[0][a[0] == 0].mean(0)
+    treated, control = a[0] / e[0], (1 - a[0]) / (1 - e[0])
+    gap = treated @ y[0] / treated.sum() - control @ y[0] / control.sum()
     assert test.statistic[0] == pytest.approx(gap @ gap)
+    assert 0 < test.p[0] <= 1
 
 
 def test_runs_are_reproducible_and_do_not_depend_on_other_tests() -> None:
