@@ -37,8 +37,8 @@ DIM, MEDIAN_COST, TOLERANCE = 10, 10.0, 1e-9
 CASES = (
     (250, 32, 1.0, 2),
     (250, 32, 0.25, 2),
-    (600, 16, 1.0, 2),
-    (1000, 4, 1.0, 1),
+    (600, 8, 1.0, 1),
+    (1000, 2, 1.0, 1),
     (4000, 1, 1.0, 1),
 )
 TEST_SIZES = (250, 500, 1000)
@@ -113,18 +113,20 @@ def _residual(batch: Batch) -> float:
 
 
 def _pot(batch: Batch, method: str) -> Array:
-    """The three transports of each pair, one by one, and their values from the plans."""
+    """The three transports of each pair, one by one, and their values from the potentials."""
     import ot
 
     x, y, w, eps = batch
 
     def value(first: Array, second: Array, weights: Array) -> float:
         costs = half_costs(first, second)
-        plan = ot.sinkhorn(
-            weights, weights, costs, eps, method=method, stopThr=TOLERANCE, numItermax=10_000
-        )
-        entropy = plan * np.log(plan / np.outer(weights, weights))
-        return float((plan * costs).sum() + eps * entropy.sum())
+        _, log = ot.sinkhorn(
+            weights, weights, costs, eps,
+            method=method, stopThr=TOLERANCE, numItermax=10_000, log=True,
+        )  # fmt: skip
+        in_logs = method == "sinkhorn_log"
+        sides = [log[f"log_{name}"] if in_logs else np.log(log[name]) for name in ("u", "v")]
+        return eps * sum(float(weights @ (side - np.log(weights))) for side in sides)
 
     pairs = zip(x, y, w, strict=True)
     return np.array([value(u, v, p) - 0.5 * (value(u, u, p) + value(v, v, p)) for u, v, p in pairs])
