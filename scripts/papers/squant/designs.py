@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scripts.papers.squant import adaptive, fixed, lfsr
+from scripts.papers.squant import adaptive, fixed, lfsr, scalar
 from scripts.papers.squant.adaptive import AdaptiveConfig
 from scripts.papers.squant.basis import Generator
 from scripts.papers.squant.fixed import FixedConfig
@@ -135,6 +135,15 @@ def explore(
     for generator in generators(space):
         rows += try_adaptive(generator, space["groups"], blocks[generator.size], targets)
     return rows
+
+
+def scalar_rates(w: Tensor) -> list[dict[str, Any]]:
+    """Round to nearest and NormalFloat on a Gaussian matrix, for comparison."""
+    return [
+        {"coder": name, "bits": made.total_bits(), "group": group, "snr": snr(w, made.decode())}
+        for name, method, group in (("rtn", scalar.rtn, 128), ("nf", scalar.normal_float, 64))
+        for made in (method(w, bits, group) for bits in (2, 3, 4))
+    ]
 
 
 def choose(rows: Sequence[dict[str, Any]], wanted: dict[str, list]) -> dict[str, Any]:

@@ -182,6 +182,11 @@ def _traffic(job: Job, run: Run) -> None:
     coded = run.load_table("compress", "coded")
     coded = coded[coded["dataset"] == LANGUAGE]
     units = {
+        "full_bytes": "byte per token",
+        "token_bytes": "byte per token",
+        "full_memory_s": "second per token, modelled",
+        "memory_s": "second per token, modelled",
+        "compute_s": "second per token, modelled",
         "traffic_ratio": "ratio of bytes",
         "weight_traffic_ratio": "ratio of bytes",
         "time_ratio": "ratio of modelled times",

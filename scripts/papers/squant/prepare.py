@@ -47,6 +47,7 @@ def load_language(job: Job, seed: int) -> "PreTrainedModel":
 def _designs(job: Job) -> None:
     """designs.parquet: all that were tried; chosen.json: arm -> its design at each target."""
     import pandas as pd
+    import torch
 
     from scripts.papers.squant import designs
 
@@ -70,6 +71,8 @@ def _designs(job: Job) -> None:
         }
     except ValueError as error:
         raise PipelineError(f"squant.{job.scale}.space: {error}") from error
+    matrix = torch.randn(512, 1536, generator=job.generator("gaussian-matrix"))
+    rows += designs.scalar_rates(matrix.to(job.device))
     job.save_table("designs", pd.DataFrame(rows))
     job.save_json("chosen", chosen)
 

@@ -74,6 +74,11 @@ def summary(
     slowest = max(ours.memory_s, ours.add_s, ours.multiply_s)
     additions = linear_weights(shape) * bases
     return {
+        "full_bytes": full.total_bytes,
+        "token_bytes": ours.total_bytes,
+        "full_memory_s": full.memory_s,
+        "memory_s": ours.memory_s,
+        "compute_s": max(ours.add_s, ours.multiply_s),
         "traffic_ratio": full.total_bytes / ours.total_bytes,
         "weight_traffic_ratio": full.weight_bytes / ours.weight_bytes,
         "time_ratio": full.memory_s / slowest,
