@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from scripts.papers.squant.coders import Coded
 
+CONTROLLED = ("squant_published", "fixed_count", "squant_fixed")
 DB = "dB"
 BITS = "bit per weight"
 SECTIONS = {owner: group for group, owners in SHARED_INPUTS.items() for owner in owners}
@@ -37,7 +38,7 @@ def compress(job: Job) -> None:
         if run.arm != "fixed_count":
             _whole(job, run, arm, options, source)
             _without_data(job, run, arm, options[0], source)
-        if "design" in arm and not arm.get("scaled", False):
+        if run.arm in CONTROLLED:
             _controls(job, run, arm, options, source)
         if run.arm == "squant_published":
             _generator(run)
@@ -49,6 +50,8 @@ def options_of(job: Job, arm: str) -> list[dict[str, Any]]:
     """What an arm is run with: its design at each target, or its settings; each with a label."""
     if "design" in job.params["arms"][arm]:
         chosen = job.load_json("prepare", "chosen")[arm]
+        wanted = job.params["arms"][arm].get("targets", job.params["targets"])
+        chosen = [option for option in chosen if option["target"] in wanted]
         return [{**option, "label": f"{option['target']:g}"} for option in chosen]
     settings = job.params["arms"][arm]["settings"]
     return [{**s, "label": f"{s['bits']}b-g{s['group'] or 'row'}"} for s in settings]
@@ -105,7 +108,7 @@ def _whole(
     table, rows = [], []
     source.reads = 0
     for option in options:
-        for dataset, whole in _datasets(job, arm, option):
+        for dataset, whole in _datasets(arm, option):
             matrices = source.language(0) if dataset == LANGUAGE else source.encoder()
             stored, ratios = {}, []
             for tensor, weight in matrices.items():
@@ -138,11 +141,11 @@ def _whole(
     run.metric("calibration_reads", source.reads, unit="read", n=len(table))
 
 
-def _datasets(job: Job, arm: dict[str, Any], option: dict[str, Any]) -> list[tuple[str, bool]]:
+def _datasets(arm: dict[str, Any], option: dict[str, Any]) -> list[tuple[str, bool]]:
     """(dataset, whether whole) that an option is run on; calibration exists for LANGUAGE only."""
     found = [(LANGUAGE, True)]
     if "target" in option and not arm.get("scaled", False):
-        found.append((ENCODER, option["target"] in job.params["encoder_full"]))
+        found.append((ENCODER, option["target"] in arm.get("encoder_whole", [])))
     elif option.get("encoder", False):
         found.append((ENCODER, True))
     return found
