@@ -157,9 +157,12 @@ def _distortion_rows(
     """SNR first, then what the coder tells of the matrix."""
     from scripts.papers.squant.designs import snr
 
-    where = {"dataset": dataset, "tensor": tensor, "n": weight.numel(), "bits": coded.bits}
-    where |= {"target": option.get("target"), "setting": option["label"]}
-    rows = [{"metric": "snr", "value": snr(weight, coded.made), "unit": DB, **where}]
+    where = {"dataset": dataset, "tensor": tensor, "n": weight.numel()}
+    where |= {"target": option["target"]} if "target" in option else {"setting": option["label"]}
+    rows = [
+        {"metric": "snr", "value": snr(weight, coded.made), "unit": DB, **where},
+        {"metric": "total_bits", "value": coded.bits, "unit": BITS, **where},
+    ]
     if "formula" in coded.details:
         size = coded.stored["bytes"].numel()
         error = size / (2 * weight.numel()) / (coded.details["formula"] / 16) - 1
@@ -189,7 +192,7 @@ def _seed_distortion(
             coded = compress(
                 arm, part, option, job.params["shortlist"], lambda t=tensor: source.inputs(t)
             )
-            rows += _distortion_rows(coded, part, option, LANGUAGE, tensor)[:1]
+            rows += _distortion_rows(coded, part, option, LANGUAGE, tensor)[:2]
     run.metrics(rows)
 
 
@@ -236,7 +239,11 @@ def _controls(
             else:
                 other = rival[target]
                 found = [controls.at_rate_of(part, config, config_of(other), int(other["bases"]))]
-            rows += [{"metric": "snr_control", "unit": DB, **where, **row} for row in found]
+            for row in found:
+                bits = {"metric": "control_bits", "value": row.pop("bits"), "unit": BITS}
+                length = {"shortlist": row.get("shortlist")}
+                rows.append({"metric": "snr_control", "unit": DB, **where, **row})
+                rows.append({**bits, **where, **length})
         if arm["coder"] == "fixed":
             count = job.params["exhaustive_blocks"]
             loss, n = controls.exhaustive_loss(
@@ -263,7 +270,8 @@ def _grid(job: Job, run: Run, source: Source) -> None:
 
     params = job.params
     plain = language_matrices(job.asset("language"), params["layers"], None, params["matrices"])
-    for rotated, matrices in (("no", plain), ("yes", source.language(0))):
+    turned = [("yes", source.language(0))] if params["rotate"] else []
+    for rotated, matrices in (("no", plain), *turned):
         for tensor, weight in matrices.items():
             where = {"dataset": LANGUAGE, "tensor": tensor, "rotated": rotated}
             error = affine_error(weight)

@@ -161,8 +161,10 @@ def _score(language: "Language", run: Run, where: dict[str, Any]) -> list[dict[s
 
 def _matched(run: Run, best: dict[str, Any], target: float, tokens: int) -> None:
     """The arm at a target rate."""
-    where = {"dataset": LANGUAGE, "target": target, "n": tokens, "unit": "nat/token"}
-    where |= {"bits": best["bits"], "setting": best["setting"]}
+    where = {"dataset": LANGUAGE, "target": target}
+    bits = {"value": best["bits"], "unit": "bit per weight", "setting": best["setting"]}
+    run.metrics([{"metric": "matched_bits", "n": len(best["kl"]), **bits, **where}])
+    where |= {"n": tokens, "unit": "nat/token"}
     run.metrics(
         [
             {"metric": f"{name}_matched", "value": value, "segment": str(number), **where}
