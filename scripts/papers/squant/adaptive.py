@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.seed_search import seed_search
 from scripts.papers.squant.basis import (
     Generator,
     dictionary,
@@ -22,7 +23,6 @@ from scripts.papers.squant.basis import (
     projectors,
     pseudo_inverses,
 )
-from scripts.papers.squant.search import seed_search
 
 FIRST = 2
 """The least count of bases (Algorithm 1)."""
@@ -108,7 +108,7 @@ def scan(w: Tensor, config: AdaptiveConfig, threshold: float = float("inf")) -> 
         found = seed_search(w[left], projectors(seeds, count), 1)
         # A block of zeros is explained by any seed.
         ratio = torch.where(energy[left] > 0, found.energy[:, 0] / energy[left], 1.0)
-        index[left, column], share[left, column] = found.index[:, 0], ratio
+        index[left, column], share[left, column] = found.index[:, 0].long(), ratio
         left = left[ratio < threshold]
     return Scan(index, share)
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.seed_search import seed_search
 from scripts.papers.squant.basis import (
     Dictionary,
     Generator,
@@ -22,7 +23,6 @@ from scripts.papers.squant.basis import (
     projectors,
     pseudo_inverses,
 )
-from scripts.papers.squant.search import seed_search
 
 CHUNK = 256  # blocks whose shortlists are scored at once
 LOWEST = -126  # exponent of a block of zeros; the least that float32 scales by exactly
@@ -76,10 +76,15 @@ def encode(w: Tensor, config: FixedConfig, shortlist: int = 16) -> FixedCodes:
     index = torch.empty(len(w), dtype=torch.int64, device=w.device)
     exponent = torch.empty_like(index)
     coefficients = torch.empty(len(w), config.generator.count, device=w.device)
+    everywhere = torch.arange(len(seeds.positions), device=w.device)
+    shortlist = min(shortlist, len(everywhere))
     chunk = max(1, CHUNK * 16 // shortlist)
     for start in range(0, len(w), chunk):
         rows = slice(start, start + chunk)
-        listed = seed_search(w[rows], scan, min(shortlist, scan.shape[1])).index
+        if shortlist < len(everywhere):
+            listed = seed_search(w[rows], scan, shortlist).index.long()
+        else:
+            listed = everywhere.expand(len(w[rows]), -1)
         index[rows], exponent[rows], coefficients[rows] = _best(
             w[rows], listed, seeds, inverse, config
         )

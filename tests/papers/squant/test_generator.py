@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels.seed_search import seed_search
 from scripts.papers.squant import lfsr
 from scripts.papers.squant.basis import (
     KINDS,
@@ -15,7 +16,6 @@ from scripts.papers.squant.basis import (
     projectors,
     pseudo_inverses,
 )
-from scripts.papers.squant.search import seed_search
 
 
 def walk(state: int, bits: int, taps: tuple[int, ...]) -> int:
@@ -142,7 +142,9 @@ def test_search_is_topk_of_all_energies(n: int, top: int, seed: int) -> None:
     a, b = torch.triu_indices(4, 4)
     energy = (w[:, a] * w[:, b]) @ scan
     torch.testing.assert_close(found.energy, energy.topk(top).values, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found.energy, energy.gather(1, found.index), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        found.energy, energy.gather(1, found.index.long()), rtol=1e-5, atol=1e-6
+    )
     assert all(len(set(row)) == top for row in found.index.tolist())
 
 
