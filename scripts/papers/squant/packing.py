@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -124,16 +125,50 @@ def decode_matrix(data: Tensor) -> Tensor:
     return adaptive.decode(codes, config, per_row).view(rows, columns)
 
 
-def kernel_records(fields: Sequence[Tensor], widths: Sequence[int], rows: int) -> Tensor:
-    """Records of blocks as the kernels read them: int32 [rows, words].
+class KernelOperands(NamedTuple):
+    """A fixed coder's matrix as `kernels.seed_dequant` and `kernels.seed_gemv` read it.
 
-    The records of a row are consecutive from its first bit; a row ends at a whole word and one
-    spare word, so that a read of 64 bits stays inside. Fields as for `pack`, but positions in place
-    of seeds.
+    records [rows, words] and stream [words] int32, lowest bit first; options: the keyword arguments
+    of both that describe the format.
     """
-    planes = _planes(fields, widths).reshape(rows, -1)
-    spare = -planes.shape[1] % 32 + 32
-    data = np.packbits(np.pad(planes, ((0, 0), (0, spare))), axis=1, bitorder="little")
+
+    records: Tensor
+    stream: Tensor
+    options: dict[str, int | str]
+
+
+def kernel_operands(data: Tensor) -> KernelOperands:
+    """What the kernels read, from the bytes of a matrix; seeds become positions.
+
+    Raises ValueError as `unpack_matrix` does, and for an adaptive coder's matrix.
+    """
+    codes, config, (rows, _) = unpack_matrix(data)
+    if not isinstance(config, FixedConfig):
+        raise ValueError("data: an adaptive coder's matrix; a fixed coder's is allowed")
+    generator = config.generator
+    fields = [codes.position, codes.field, *codes.coefficients.unbind(1)]
+    options = {
+        "base_exp": codes.base_exponent, "C": generator.size, "P": generator.count,
+        "K": generator.bits, "b": config.coefficient_bits, "e": config.exponent_bits,
+        "basis": generator.kind,
+    }  # fmt: skip
+    stride = generator.bits if generator.kind == "word" else 1
+    reach = generator.count * generator.size * stride + generator.bits + 32
+    bits = np.resize(lfsr.cycle(generator.bits) & 1, generator.period + reach).astype(np.uint8)
+    return KernelOperands(
+        kernel_records(fields, _fixed_widths(config), rows), _words(bits[None])[0], options
+    )
+
+
+def kernel_records(fields: Sequence[Tensor], widths: Sequence[int], rows: int) -> Tensor:
+    """Records of blocks as int32 words [rows, words]; each row starts at a word."""
+    return _words(_planes(fields, widths).reshape(rows, -1))
+
+
+def _words(bits: np.ndarray) -> Tensor:
+    """Rows of bits as int32 words, and a spare word so that a read of 64 bits stays inside."""
+    spare = -bits.shape[1] % 32 + 32
+    data = np.packbits(np.pad(bits, ((0, 0), (0, spare))), axis=1, bitorder="little")
     return torch.from_numpy(data).view(torch.int32)
 
 

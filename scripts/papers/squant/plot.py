@@ -87,8 +87,8 @@ def _designs(job: Job) -> None:
             f"{job.params['register']} bits and blocks of "
             f"{', '.join(map(str, spaces['sizes']))} weights: signal over squared error against "
             "total bits (seeds, counts, scales and exponents included; points of a kind are moved "
-            "sideways a little). Black rings: what the arms take. State bases, whose neighbours "
-            "correlate, lie below sign and word bases; int8 coefficients cost more than they bring."
+            "sideways a little). Black outlines: the designs that the arms take, each from its own "
+            "kind (SeedLM: word bases, at most 4, coefficients of 4 bits)."
         ),
         source="prepare: designs, chosen",
     )
@@ -119,6 +119,8 @@ def _loss(job: Job, table: "pd.DataFrame") -> None:
     for target in job.params["targets"]:
         axes.axvline(target, color="#4D4D4D", linewidth=0.8, linestyle="--")
     axes.set_yscale("log")
+    means = kl.groupby(["arm", "setting"])["value"].mean()
+    axes.set_ylim(means.min() / 2, means.max() * 2)
     axes.set_xlabel("total bits per weight of the compressed matrices")
     axes.set_ylabel("KL from the full model (nat/token)")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
@@ -182,6 +184,7 @@ def _tensors(job: Job, table: "pd.DataFrame") -> None:
 def _traffic(job: Job, table: "pd.DataFrame") -> None:
     import matplotlib.pyplot as plt
     import numpy as np
+    from matplotlib.ticker import NullLocator
 
     arms = [arm for arm in SEEDS if arm in set(table["arm"])]
     shapes = list(job.params["shapes"])
@@ -199,7 +202,9 @@ def _traffic(job: Job, table: "pd.DataFrame") -> None:
                  label=ARMS[arm])  # fmt: skip
         for x, y, ratio in zip(place, rows["token_bytes"] / 1e9, rows["traffic_ratio"],
                                strict=True):  # fmt: skip
-            left.annotate(f"{ratio:.2g}×", (x, y), ha="center", va="bottom", fontsize=7)
+            left.annotate(
+                f"{ratio:.2g}×", (x, y), ha="center", va="bottom", fontsize=7.5, rotation=90
+            )
         line = {**_look(number), "linestyle": ""}
         right.plot(1e3 * rows["memory_s"], 1e3 * rows["compute_s"], **line, label=ARMS[arm])
     left.set_xticks(at, [f"Llama {name}" for name in shapes])
@@ -209,7 +214,10 @@ def _traffic(job: Job, table: "pd.DataFrame") -> None:
     ends = [0.5 * 1e3 * wide["memory_s"].min(), 2 * 1e3 * wide["memory_s"].max()]
     right.plot(ends, ends, color="#4D4D4D", marker="", linestyle="--", label="equal times")
     right.set_xscale("log")
+    ticks = [tick for tick in (10, 20, 50, 100, 200, 500, 1000) if ends[0] <= tick <= ends[1]]
     right.set_yscale("log")
+    right.xaxis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    right.xaxis.set_minor_locator(NullLocator())
     right.set_xlabel("memory time per token (ms, modelled)")
     right.set_ylabel("generator time per token (ms, modelled)")
     right.legend()

@@ -16,6 +16,7 @@ from scripts.papers.squant.packing import (
     HEADER,
     blocks_of,
     decode_matrix,
+    kernel_operands,
     kernel_records,
     pack,
     pack_matrix,
@@ -276,6 +277,19 @@ def test_kernel_records_start_each_row_at_a_word() -> None:
             record = value >> (5 * j) & 31
             assert record == int(fields[0][4 * row + j]) | (int(fields[1][4 * row + j]) & 3) << 3
     assert not words[:, 1].any()
+
+
+@pytest.mark.parametrize("kind", ["sign", "state", "word"])
+def test_kernels_decode_the_same_weights(kind: str) -> None:
+    seed_dequant = pytest.importorskip("kernels.seed_dequant").seed_dequant
+    config = FixedConfig(Generator(kind, 9, 8, 3), 3, 4)
+    codes = fixed.encode(gaussian(12 * 6, 8), config)
+    data = pack_matrix(codes, config, 48)
+    records, stream, options = kernel_operands(data)
+    made = seed_dequant(records, stream, Kin=48, dtype=torch.float32, **options)
+    assert torch.equal(made, decode_matrix(data))
+    with pytest.raises(ValueError, match="adaptive"):
+        kernel_operands(packed("adaptive")[0])
 
 
 @pytest.mark.parametrize("kind", ["fixed", "adaptive"])
