@@ -18,8 +18,8 @@ from torch import Tensor
 from kernels.seed_search import seed_search
 from scripts.papers.squant.basis import (
     Generator,
+    combine,
     dictionary,
-    integers,
     projectors,
     pseudo_inverses,
 )
@@ -152,7 +152,8 @@ def quantize(
     t = w.new_zeros(len(w), config.generator.count)
     for k in config.counts:
         rows = (count == k).nonzero()[:, 0]
-        inverse = pseudo_inverses(seeds, k)[index[rows]]
+        used, which = index[rows].unique(return_inverse=True)
+        inverse = pseudo_inverses(seeds, k, used)[which]
         t[rows, :k] = (inverse @ w[rows, :, None])[..., 0]
     group = _groups(len(w), per_row, config.group, w.device)
     largest = w.new_zeros(int(group[-1]) + 1 if len(group) else 0)
@@ -172,11 +173,11 @@ def decode(codes: AdaptiveCodes, config: AdaptiveConfig, per_row: int) -> Tensor
     live = torch.arange(config.generator.count, device=device) < codes.count[:, None]
     q = torch.zeros(live.shape, dtype=torch.int32, device=device)
     q[live] = codes.coefficients.int()
-    total = (q[..., None] * integers(config.generator, codes.position)).sum(1, dtype=torch.int32)
+    total = combine(config.generator, codes.position, q)
     group = _groups(n, per_row, config.group, device)
     unit = 2.0**codes.base_exponent / config.generator.denominator
     factor = codes.scale.float() * torch.tensor(unit, device=device)
-    return total.float() * factor[group, None]
+    return total * factor[group, None]
 
 
 def _groups(n: int, per_row: int, size: int, device: torch.device) -> Tensor:

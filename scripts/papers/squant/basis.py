@@ -20,6 +20,7 @@ from torch import Tensor
 from scripts.papers.squant import lfsr
 
 KINDS = ("sign", "state", "word")
+CHUNK = 1 << 18  # blocks that are combined at once
 RANK_TOLERANCE = 1e-4  # least singular value over the largest; +-1 matrices are exactly singular
 
 
@@ -58,6 +59,15 @@ def integers(generator: Generator, positions: Tensor) -> Tensor:
     window = states[(positions.long()[..., None] + offset) % generator.period]
     value = (window & 1) * 2 - 1 if generator.kind == "sign" else window - (1 << generator.bits - 1)
     return value.unflatten(-1, (generator.count, generator.size))
+
+
+def combine(generator: Generator, positions: Tensor, coefficients: Tensor) -> Tensor:
+    """Sums of integer coefficients [n, P] times integer entries: exact, then float32 [n, C]."""
+    parts = [
+        (q.int()[..., None] * integers(generator, p)).sum(1, dtype=torch.int32).float()
+        for p, q in zip(positions.split(CHUNK), coefficients.split(CHUNK), strict=True)
+    ]
+    return torch.cat(parts)
 
 
 def _states(bits: int) -> Tensor:
@@ -105,7 +115,13 @@ def projectors(dictionary: Dictionary, count: int | None = None) -> Tensor:
     return (features * twice[:, None]).float().contiguous()
 
 
-def pseudo_inverses(dictionary: Dictionary, count: int | None = None) -> Tensor:
-    """[N, k, C] float32: least-squares coefficients of a block on the first `count` bases."""
-    u = dictionary.matrices[:, :count].double()
+def pseudo_inverses(
+    dictionary: Dictionary, count: int | None = None, index: Tensor | None = None
+) -> Tensor:
+    """[N, k, C] float32: a block's least-squares coefficients on the first `count` bases.
+
+    index: only of these seeds.
+    """
+    matrices = dictionary.matrices if index is None else dictionary.matrices[index]
+    u = matrices[:, :count].double()
     return torch.linalg.solve(u @ u.mT, u).float()

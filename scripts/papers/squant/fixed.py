@@ -18,8 +18,8 @@ from kernels.seed_search import seed_search
 from scripts.papers.squant.basis import (
     Dictionary,
     Generator,
+    combine,
     dictionary,
-    integers,
     projectors,
     pseudo_inverses,
 )
@@ -126,10 +126,8 @@ def _rounded(t: Tensor, config: FixedConfig) -> Tensor:
 
 def decode(codes: FixedCodes, config: FixedConfig) -> Tensor:
     """Blocks [n, C] float32: the sum of integers, rounded once, times a float32 factor."""
-    total = (codes.coefficients.int()[..., None] * integers(config.generator, codes.position)).sum(
-        1, dtype=torch.int32
-    )
+    total = combine(config.generator, codes.position, codes.coefficients)
     steps = range(1 << config.exponent_bits)
     powers = torch.tensor([2.0 ** (codes.base_exponent - k) for k in steps], device=total.device)
     factor = powers[codes.field] * torch.tensor(1 / config.generator.denominator)
-    return total.float() * factor[:, None]
+    return total * factor[:, None]

@@ -76,6 +76,7 @@ def unpack_matrix(data: Tensor) -> tuple[FixedCodes | AdaptiveCodes, Config, tup
     Raises ValueError for bytes that are cut off or too many, no such file, an unknown polynomial or
     basis, a block size that does not divide the columns, a seed of 0 or an impossible count.
     """
+    data = data.cpu()
     raw = data.numpy().tobytes()
     if len(raw) < HEADER.size:
         raise ValueError(f"data: {len(raw)} bytes, truncated; the header alone has {HEADER.size}")
