@@ -58,6 +58,7 @@ def bench() -> "pd.DataFrame":
     programs["hqq library, 4 bits, groups of 64"] = lambda: _hqq_library(w)
     programs["our GPTQ-4, groups of 128"] = lambda: _grouped(calibrated.gptq(w, gram, 4, 128))
     seconds, made = _times(programs), {name: program() for name, program in programs.items()}
+    decoding = _times({name: _decoder(w, config) for name, config in coders.items()})
     reference = seconds["hqq library, 4 bits, groups of 64"]
     rows = []
     for name in programs:
@@ -70,6 +71,9 @@ def bench() -> "pd.DataFrame":
                 "s_per_million_weights": seconds[name] / w.numel() * 1e6,
                 "weights_per_s": w.numel() / seconds[name],
                 "time_over_hqq_library": seconds[name] / reference,
+                "decode_s_per_million": decoding[name] / w.numel() * 1e6
+                if name in coders
+                else None,
                 "exhaustive_loss_db": _loss(coders[name], w) if name in coders else None,
                 "machine": machine(),
             }
@@ -79,6 +83,19 @@ def bench() -> "pd.DataFrame":
 
 def _fixed(fixed: Any, blocks: "torch.Tensor", config: Any) -> "tuple[torch.Tensor, float]":
     return fixed.decode(fixed.encode(blocks, config), config), config.bits
+
+
+def _decoder(w: "torch.Tensor", config: Any) -> Callable[[], Any]:
+    """Decodes the packed matrix with the kernel package, in the layout that a GPU reads."""
+    import torch
+
+    from kernels.seed_dequant import seed_dequant
+    from scripts.papers.squant import fixed
+    from scripts.papers.squant.packing import blocks_of, kernel_operands, pack_matrix
+
+    codes = fixed.encode(blocks_of(w, config.generator.size), config)
+    records, stream, options = kernel_operands(pack_matrix(codes, config, w.shape[1]))
+    return lambda: seed_dequant(records, stream, Kin=w.shape[1], dtype=torch.float32, **options)
 
 
 def _adaptive(

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels.seed_dequant import seed_dequant
 from scripts.papers.squant import adaptive, designs, fixed, lfsr
 from scripts.papers.squant.adaptive import AdaptiveConfig
 from scripts.papers.squant.basis import Generator, dictionary, integers, pseudo_inverses
@@ -281,7 +282,6 @@ def test_kernel_records_start_each_row_at_a_word() -> None:
 
 @pytest.mark.parametrize("kind", ["sign", "state", "word"])
 def test_kernels_decode_the_same_weights(kind: str) -> None:
-    seed_dequant = pytest.importorskip("kernels.seed_dequant").seed_dequant
     config = FixedConfig(Generator(kind, 9, 8, 3), 3, 4)
     codes = fixed.encode(gaussian(12 * 6, 8), config)
     data = pack_matrix(codes, config, 48)
