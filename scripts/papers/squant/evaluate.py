@@ -94,8 +94,8 @@ def _arm(job: Job, run: Run, models: Models) -> None:
                     changed, n = models.language.foreign_changes(decoded)
                     unit = "parameter tensor"
                     run.metric("foreign_changes", changed, unit=unit, n=n, dataset=LANGUAGE)
-            kl, nll = (np.array([row[name] for row in scores]) for name in ("kl", "nll"))
-            points.append(Point(label, label.partition("-")[2], bits, kl, nll))
+            kl = np.array([row["kl"] for row in scores])
+            points.append(Point(label, label.partition("-")[2], bits, kl))
         else:
             with Installed(models.encoder, decoded):
                 found = models.encoder.scores()
@@ -167,9 +167,8 @@ def _matched(run: Run, best: dict[str, Any], target: float, tokens: int) -> None
     where |= {"n": tokens, "unit": "nat/token"}
     run.metrics(
         [
-            {"metric": f"{name}_matched", "value": value, "segment": str(number), **where}
-            for name in ("kl", "nll")
-            for number, value in enumerate(best[name])
+            {"metric": "kl_matched", "value": value, "segment": str(number), **where}
+            for number, value in enumerate(best["kl"])
         ]
     )
 

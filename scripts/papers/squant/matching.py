@@ -9,24 +9,23 @@ import numpy as np
 
 
 class Point(NamedTuple):
-    """A setting: its label, family (settings on one curve), total bits and scores per segment."""
+    """A setting: its label, family (settings on one curve), total bits and KL per segment."""
 
     label: str
     family: str
     bits: float
     kl: np.ndarray
-    nll: np.ndarray
 
 
 def at_target(points: list[Point], target: float, tolerance: float) -> dict[str, Any] | None:
-    """The best of what an arm can do at a rate: kl, nll [segments], bits, setting; None if nothing.
+    """The best of what an arm can do at a rate: kl [segments], bits, setting; None if nothing.
 
     Candidates are the settings of at most `target + tolerance` bits, and on each curve that passes
-    the target the interpolation between the neighbours (KL log-linear, NLL linear in the bits). The
-    lowest mean KL on the evaluated text is taken, in favour of the arm.
+    the target the interpolation between the neighbours (KL log-linear in the bits). The lowest mean
+    KL on the evaluated text is taken, in favour of the arm.
     """
     found = [
-        {"kl": p.kl, "nll": p.nll, "bits": p.bits, "setting": p.label}
+        {"kl": p.kl, "bits": p.bits, "setting": p.label}
         for p in points
         if p.bits <= target + tolerance
     ]
@@ -36,7 +35,6 @@ def at_target(points: list[Point], target: float, tolerance: float) -> dict[str,
             if low.bits < target < high.bits:
                 share = (target - low.bits) / (high.bits - low.bits)
                 logs = (1 - share) * np.log(low.kl) + share * np.log(high.kl)
-                nll = (1 - share) * low.nll + share * high.nll
                 setting = f"{low.label}~{high.label}"
-                found.append({"kl": np.exp(logs), "nll": nll, "bits": target, "setting": setting})
+                found.append({"kl": np.exp(logs), "bits": target, "setting": setting})
     return min(found, key=lambda row: row["kl"].mean()) if found else None
