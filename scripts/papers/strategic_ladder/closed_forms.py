@@ -1,7 +1,7 @@
 """Closed forms of the theory: bounds on costs and rewards, cut-offs of two levels, values.
 
 All take numbers or arrays that broadcast. s = delta / (1 - gamma) is the steady step: what the
-leg-up of one level keeps up by itself. Sources: theorems of Huang, Alkarmi and Liu (ICML 2026) where
+leg-up of one level keeps up by itself. Sources: theorems of the paper where
 named, else derived for this repository and tested against value iteration.
 """
 
@@ -24,7 +24,7 @@ def steady_step(gamma: ArrayLike, delta: ArrayLike) -> Array:
 def reward_bound(
     beta: ArrayLike, gamma: ArrayLike, delta: ArrayLike, honest_cost: ArrayLike
 ) -> Array:
-    """(1 - beta) c+ s: the least reward per level for which steady thresholds work (Theorem 4.2)."""
+    """(1 - beta) c+ s: least reward a level for which steady thresholds work (Thm 4.2)."""
     return (1 - np.asarray(beta)) * honest_cost * steady_step(gamma, delta)
 
 
