@@ -1,4 +1,4 @@
-"""Greedy ladders with and without a leg-up, against steady ladders and one threshold (C6, C7, C10)."""
+"""Greedy ladders with and without a leg-up, beside steady and two-level ones (C6, C7, C10)."""
 
 from collections.abc import Mapping
 

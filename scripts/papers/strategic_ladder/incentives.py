@@ -49,7 +49,7 @@ def one_shot(rng: np.random.Generator, count: int, nodes: int) -> list[Row]:
 def below_bound(
     rng: np.random.Generator, retention: Mapping[str, float], count: int, design: str, nodes: int
 ) -> list[Row]:
-    """C2: c- at 0.98 of (1 - beta gamma) c+, on random or steady ladders, large rewards included."""
+    """C2: c- at 0.98 of (1 - beta gamma) c+, random or steady ladders, large rewards too."""
     drawn = draws.draw(rng, count, retention)
     cost = 0.98 * drawn.incentive_bound
     agents = drawn.agents(cost, draws.rewards(rng, len(drawn)))
