@@ -33,7 +33,7 @@ def brute_force(batch: Ladders, grid: np.ndarray, sweeps: int) -> np.ndarray:
     beta, gamma, delta = batch.beta[0], batch.gamma[0], batch.delta[0]
     mu = batch.thresholds[0]
     values = np.zeros((size, len(grid)))
-    amounts = np.linspace(0.0, 2.0, 41)
+    amounts = np.linspace(0.0, 2.0, 21)
     for _ in range(sweeps):
         new = np.full_like(values, -np.inf)
         for level in range(size):
@@ -61,7 +61,7 @@ def brute_force(batch: Ladders, grid: np.ndarray, sweeps: int) -> np.ndarray:
 @pytest.mark.parametrize("gaming_cost", [0.2, 0.7, 1.3])
 def test_values_are_those_of_a_search_over_both_actions(gaming_cost: float) -> None:
     batch = one([0.0, 0.6, 1.0], beta=0.5, gaming_cost=gaming_cost)
-    found = solve(batch, nodes=9, tolerance=1e-7)
+    found = solve(batch, nodes=7, tolerance=1e-4)
     sweeps = int(found.sweeps[0])
     expected = brute_force(batch, np.unique(found.grids[0]), sweeps)
     where = np.searchsorted(np.unique(found.grids[0]), found.grids[0])
