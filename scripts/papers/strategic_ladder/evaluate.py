@@ -3,12 +3,14 @@
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 
 from scripts.papers.strategic_ladder import (
     accuracy,
     credit,
     greedy_study,
     incentives,
+    pictures,
     steady,
     train,
     two_levels,
@@ -43,6 +45,8 @@ def _random(job: Job, run: Run) -> list[Row]:
 def _two_level(job: Job, run: Run) -> list[Row]:
     chosen, retention = job.params, train.retention_of(job)
     high, cutoffs, nodes = chosen["high"], chosen["cutoffs"], chosen["nodes"]
+    if run.seed == 0:
+        run.save_table("map", pictures.policy_map(nodes))
     return [
         *two_levels.low_thresholds(run.rng("low"), retention, chosen["low"], nodes),
         *two_levels.high_thresholds(
@@ -64,6 +68,8 @@ def _spaced(job: Job, run: Run) -> list[Row]:
     if run.arm != "steady":
         return rows
     climbs = chosen["climbs"]
+    if run.seed == 0:
+        run.save_table("climbs", pictures.climbs(chosen["nodes"]))
     return [
         *rows,
         *incentives.below_bound(
@@ -119,7 +125,8 @@ def _solver(job: Job, run: Run) -> list[Row]:
 def _principal(job: Job, run: Run) -> list[Row]:
     chosen, scores = job.params["credit"], train.scores_of(job)
     table = run.load_table("train", "designs")
-    rows = []
+    rows: list[Row] = []
+    seen = []
     for case, tried in table.groupby("case"):
         searches = int(tried.loc[tried["design"] == "best of levels", "tried"].sum())
         for one in tried.itertuples():
@@ -136,14 +143,16 @@ def _principal(job: Job, run: Run) -> list[Row]:
         place = {"case": case, "design": "best", "levels": best["levels"]}
         rows.append(row("design_reward", reward[0], searches, **place))
         rows.append(row("top_threshold", thresholds[0][-1], searches, **place))
-        paths = credit.paths_of(
-            credit.borrowers(case, reward, thresholds), scores.x, chosen["steps"], chosen["nodes"]
-        )
+        nodes = chosen["nodes"]
+        seen.append(pictures.borrowers(str(case), reward, thresholds, scores, nodes))
+        batch = credit.borrowers(str(case), reward, thresholds)
+        paths = credit.paths_of(batch, scores.x, chosen["steps"], nodes)
         rows += [
             row("group_attribute", paths.reached[0, :, -1] @ weight, scores.people, **place,
                 group=group)
             for group, weight in scores.groups.items()
         ]  # fmt: skip
+    run.save_table("borrowers", pd.concat(seen, ignore_index=True))
     return rows
 
 

@@ -2,27 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from scripts.papers.strategic_ladder import closed_forms, credit, train, two_levels
-from scripts.papers.strategic_ladder.designs import Agents, spaced
-from scripts.papers.strategic_ladder.solver import climb, policy, solve
+from scripts.papers.strategic_ladder import closed_forms, credit, pictures, two_levels
 from scripts.pipeline.stage import Job, main
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from scripts.papers.strategic_ladder.ladder import Ladders
-
-BETA, GAMMA, COST, REWARD = 0.8, 0.8, 0.6, 1.0  # of the two-level map
-LEG_UPS = (0.0, 0.2)
-CLIMB = {  # label: (reward over its bound, c-/c+)
-    "r = 1.05 x bound": (1.05, 0.7),
-    "r = 0.95 x bound": (0.95, 0.7),
-    "gaming too cheap": (1.05, 0.9 * (1 - 0.8 * 0.8)),
-}
-QUARTILES = (0.25, 0.5, 0.75)
-SHOWN_STEPS = 30
+BETA = 0.95  # at which the retention of real ladders is marked
 
 
 def plot(job: Job) -> None:
@@ -44,24 +30,25 @@ def _phase(job: Job, table: "pd.DataFrame") -> None:
 
     cells = table[table["dataset"] == "map"].copy()
     cells["both"] = (cells["beta"] * cells["gamma"]).round(9)
-    retention = train.retention_of(job)
+    retention = job.load_json("prepare", "calibration")["retention"]
     figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.7), sharey=True)
     for axes, metric, title in zip(
         panels,
         ("improving_share", "honest_share"),
-        ("somebody improves", "honest to the top"),
+        ("the agent improves", "honest to the top"),
         strict=True,
     ):
         wide = cells[cells["metric"] == metric].pivot_table(
             index="gaming_cost", columns="both", values="value"
         )
-        edges = np.linspace(0, 1, len(wide) + 1)
-        drawn = axes.pcolormesh(edges, edges, wide, cmap="cividis", vmin=0, vmax=1)
+        drawn = axes.imshow(
+            wide, cmap="cividis", vmin=0, vmax=1, origin="lower", extent=(0, 1, 0, 1), aspect="auto"
+        )
         axes.plot([0, 1], [1, 0], color=COLOURS[1], linewidth=2, marker="", label="1 - beta gamma")
         for number, (name, gamma) in enumerate(retention.items()):
             axes.axvline(
-                0.95 * gamma, color="white", linestyle=("--", ":")[number], marker="",
-                label=f"gamma of {name} ({gamma:.2f}), beta .95",
+                BETA * gamma, color="white", linestyle=("--", ":")[number], marker="",
+                label=f"gamma of {name} ({gamma:.2f})",
             )  # fmt: skip
         axes.set(title=title, xlabel="beta gamma (discount x retention)")
         axes.grid(visible=False)
@@ -89,23 +76,6 @@ def _phase(job: Job, table: "pd.DataFrame") -> None:
     )
 
 
-def _map(delta: float, tops: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Labels over thresholds and relative attributes x/mu [T, X]; and those attributes."""
-    full = np.ones(len(tops))
-    agents = Agents(BETA * full, GAMMA * full, delta * full, full, COST * full, REWARD * full)
-    batch = two_levels.two_level(agents, tops)
-    solution = solve(batch, nodes)
-    found = two_levels.labels(solution, policy(batch, solution))
-    x = np.linspace(0.0, tops.max(), 400)
-    seen = np.stack(
-        [
-            kinds[np.clip(np.searchsorted(grid, x), 0, len(grid) - 1)]
-            for grid, kinds in zip(solution.grids, found, strict=True)
-        ]
-    )
-    return np.where(x[None] >= tops[:, None], two_levels.NONE, seen), x
-
-
 def _two_levels(job: Job) -> None:
     """What an agent does at x when the threshold is mu, for two leg-ups."""
     import matplotlib.pyplot as plt
@@ -115,21 +85,35 @@ def _two_levels(job: Job) -> None:
     from scripts.pipeline.plotting import COLOURS
 
     colours = ("#E8E8E8", COLOURS[2], COLOURS[1], COLOURS[5])
-    lower = float(closed_forms.lower_cutoff(BETA, GAMMA, 1.0, COST, REWARD))
-    upper = float(closed_forms.upper_cutoff(BETA, GAMMA, 1.0, COST, REWARD))
-    tops = np.linspace(0.05, 7.0, 140)
+    numbers = (pictures.BETA, pictures.GAMMA, 1.0, pictures.MAP_COST, pictures.MAP_REWARD)
+    lower = float(closed_forms.lower_cutoff(*numbers))
+    upper = float(closed_forms.upper_cutoff(*numbers))
+    table = job.load_table("evaluate", "map", "two_level", 0)
+    top = pictures.MAP_TOP
     figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.9), sharey=True)
-    for axes, delta in zip(panels, LEG_UPS, strict=True):
-        found, x = _map(delta, tops, job.params["nodes"])
-        axes.pcolormesh(tops, x, found.T, cmap=ListedColormap(colours), vmin=-0.5, vmax=3.5)
-        step = delta / (1 - GAMMA)
+    for axes, delta in zip(panels, pictures.MAP_LEG_UPS, strict=True):
+        some = table[table["delta"] == delta]
+        wide = some.pivot_table(index="x", columns="mu", values="label")
+        axes.imshow(
+            wide,
+            cmap=ListedColormap(colours),
+            vmin=-0.5,
+            vmax=3.5,
+            origin="lower",
+            extent=(0, top, 0, top),
+            aspect="auto",
+            interpolation="nearest",
+        )
+        step = delta / (1 - pictures.GAMMA)
         lines = (("lower cut-off", lower, "--"), ("upper cut-off", upper, "-"))
         for name, cut, look in lines:
             axes.axvline(step + cut, color="black", linestyle=look, label=name, marker="")
         if step:
             axes.axvline(step, color="black", linestyle=":", label="delta/(1 - gamma)", marker="")
-        axes.plot([0, 7], [0, 7], color="#4D4D4D", linewidth=1, marker="")
-        axes.set(title=f"leg-up delta = {delta:g}", xlabel="threshold mu (attribute)", xlim=(0, 7))
+        axes.plot([0, top], [0, top], color="#4D4D4D", linewidth=1, marker="")
+        axes.set(
+            title=f"leg-up delta = {delta:g}", xlabel="threshold mu (attribute)", xlim=(0, top)
+        )
         axes.grid(visible=False)
     panels[0].set_ylabel("attribute x before acting")
     patches = [Patch(color=c, label=n) for c, n in zip(colours, two_levels.NAMES, strict=True)]
@@ -140,22 +124,14 @@ def _two_levels(job: Job) -> None:
         figure,
         caption=(
             "Two levels: what the agent does at attribute x (vertical) under threshold mu "
-            f"(horizontal), by value iteration; beta = gamma = {BETA}, c+ = 1, c- = {COST}, "
-            f"r = {REWARD:g}. The cut-offs are closed forms; the leg-up moves them by "
+            f"(horizontal), by value iteration; beta = gamma = {pictures.BETA}, c+ = 1, "
+            f"c- = {pictures.MAP_COST}, r = {pictures.MAP_REWARD:g}. The cut-offs are closed "
+            "forms; the leg-up moves them by "
             "delta/(1 - gamma) and changes nothing else above it. Above the grey diagonal the "
             "agent passes without acting."
         ),
-        source="plot: solved here",
+        source="evaluate: map",
     )
-
-
-def _climb_batch(levels: int) -> "Ladders":
-    """The climbs of CLIMB on a steady ladder, beta = gamma = 0.8, delta = 0.1."""
-    full = np.ones(len(CLIMB))
-    ratio, cost = np.array(list(CLIMB.values())).T
-    bound = closed_forms.reward_bound(BETA, GAMMA, 0.1, 1.0)
-    agents = Agents(BETA * full, GAMMA * full, 0.1 * full, full, cost, ratio * bound)
-    return agents.on([spaced(step, levels) for step in agents.step])
 
 
 def _climbs(job: Job, table: "pd.DataFrame") -> None:
@@ -164,18 +140,16 @@ def _climbs(job: Job, table: "pd.DataFrame") -> None:
 
     from scripts.pipeline.plotting import COLOURS, MARKERS
 
-    levels = 9
-    batch = _climb_batch(levels)
-    _, paths = climb(batch, job.params["nodes"])
-    figure, panels = plt.subplots(1, 3, figsize=(9.0, 3.5))
-    time = np.arange(1, 16)
-    for at, name in enumerate(CLIMB):
+    table_of = job.load_table("evaluate", "climbs", "steady", 0)
+    figure, panels = plt.subplots(1, 3, figsize=(9.0, 3.6))
+    for at, name in enumerate(pictures.CLIMB):
+        some = table_of[table_of["agent"] == name]
         look = {"color": COLOURS[at], "marker": MARKERS[at], "label": name}
-        panels[0].plot(time, paths.level[at, 0, : len(time)] + 1, **look)
-        panels[1].plot(time, paths.reached[at, 0, : len(time)], **look)
+        panels[0].plot(some["step"], some["level"], **look)
+        panels[1].plot(some["step"], some["attribute"], **look)
     panels[0].set(title="level held", xlabel="step", ylabel="level")
     panels[1].set(title="true attribute", xlabel="step", ylabel="attribute")
-    panels[0].legend(loc="upper left", fontsize=7.5)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3)
     steps = table[table["metric"] == "greedy_step"]
     for number, (arm, name) in enumerate(
         (("greedy", "with leg-up"), ("greedy_no_legup", "without"))
@@ -184,7 +158,7 @@ def _climbs(job: Job, table: "pd.DataFrame") -> None:
         ratio = some.assign(first=some.groupby(["seed", "instance"])["value"].transform("first"))
         share = ratio["value"] / ratio["first"]
         by_level = share.groupby(ratio["levels"])
-        bands = {quantile: by_level.quantile(quantile) for quantile in QUARTILES}
+        bands = {quantile: by_level.quantile(quantile) for quantile in pictures.QUARTILES}
         at = bands[0.5].index.to_numpy(float)
         panels[2].plot(
             at, bands[0.5], color=COLOURS[number + 3], marker=MARKERS[number + 3], label=name
@@ -199,11 +173,11 @@ def _climbs(job: Job, table: "pd.DataFrame") -> None:
         caption=(
             "Left and middle: the optimal path on a steady ladder of nine levels (beta = gamma = "
             "0.8, delta = 0.1, c-/c+ = 0.7) just above and just below the reward bound, and where "
-            "gaming costs less than (1 - beta gamma) c+: levels are then held without attribute. "
+            "gaming costs less than (1 - beta gamma) c+: the leg-up alone then raises it. "
             f"Right: greedy steps over the first, median and quartiles of {count} agents; without "
             "a leg-up they end, with one they fall to its steady step."
         ),
-        source="plot: solved here; evaluate: greedy_step",
+        source="evaluate: climbs, greedy_step",
     )
 
 
@@ -213,26 +187,18 @@ def _credit(job: Job, table: "pd.DataFrame") -> None:
 
     from scripts.pipeline.plotting import COLOURS, MARKERS
 
-    designs = job.load_table("train", "designs", "principal", 0)
-    scores = train.scores_of(job)
-    cumulated = np.cumsum(scores.weight)
-    start = np.array([scores.x[np.searchsorted(cumulated, share)] for share in QUARTILES])
-    figure, panels = plt.subplots(2, 4, figsize=(9.0, 5.2))
-    time = np.arange(SHOWN_STEPS + 1)
+    paths = job.load_table("evaluate", "borrowers", "principal", 0)
+    figure, panels = plt.subplots(2, 4, figsize=(9.0, 5.2), sharey="row")
     for at, case in enumerate(credit.CASES):
-        tried = designs[designs["case"] == case]
-        best = tried.loc[tried["objective"].idxmax()]
-        reward, thresholds = credit.unpack(np.array(best["point"]), int(best["levels"]))
-        batch = credit.borrowers(case, reward, thresholds)
-        paths = credit.paths_of(batch, start, SHOWN_STEPS, job.params["credit"]["nodes"])
         axes = panels[0, at]
-        for number, share in enumerate(QUARTILES):
+        for number, share in enumerate(pictures.QUARTILES):
+            some = paths[(paths["case"] == case) & (paths["share"] == share)]
             axes.plot(
-                time, [start[number], *paths.reached[0, number]], color=COLOURS[number],
-                marker=MARKERS[number], markevery=5, label=f"{100 * share:.0f}th percentile",
+                some["step"], some["attribute"], color=COLOURS[number], marker=MARKERS[number],
+                markevery=5, label=f"{100 * share:.0f}th percentile",
             )  # fmt: skip
         honest_cost, gaming_cost = credit.CASES[case]
-        axes.set(title=f"{case}: c+ {honest_cost}, c- {gaming_cost}", xlabel="step", ylim=(0, 16))
+        axes.set(title=f"{case}: c+ {honest_cost}, c- {gaming_cost}", xlabel="step")
     panels[0, 0].set_ylabel("true attribute (score / 10)")
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left", ncols=3, title="starting score")
@@ -251,7 +217,7 @@ def _credit(job: Job, table: "pd.DataFrame") -> None:
                 some["levels"], some["value"], color=COLOURS[number + 3],
                 marker=MARKERS[number + 3], label=case,
             )  # fmt: skip
-        axes.set(xlabel="levels L", ylabel=label)
+        axes.set(xlabel="levels L", ylabel=label, xticks=sorted(rows["levels"].unique()))
     axes.set_ylim(-0.03, 1.03)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower right", ncols=4, title="cost case, below")
@@ -260,13 +226,13 @@ def _credit(job: Job, table: "pd.DataFrame") -> None:
         "credit",
         figure,
         caption=(
-            "The credit ladder on the scores of 174047 people (beta = gamma = 0.8, delta = 0.01). "
+            "The credit ladder on TransUnion scores (beta = gamma = 0.8, delta = 0.01). "
             "Above: true attribute of three borrowers under the best design of each cost case. "
             f"Below: the principal's objective and the gaming share of the best of {evaluations} "
             "designs (CMA-ES) by number of levels; 1 where nobody improves. Only in case IV does "
             "gaming cost less than (1 - beta gamma) c+."
         ),
-        source="train: designs; evaluate: objective, gaming_share",
+        source="evaluate: borrowers, objective, gaming_share",
     )
 
 
