@@ -32,6 +32,23 @@ def random_thresholds(rng: np.random.Generator, highest: float, levels: int) -> 
     return np.concatenate([[0.0], inner + 1e-6 * highest * np.arange(1, levels)])
 
 
+def chained(first: float, gamma: float, delta: float, levels: int) -> Array:
+    """Thresholds that the leg-up carries an agent over: 0, first, then gamma mu_l + delta (l - 1).
+
+    Who meets the first threshold by effort meets every other without acting; who games it meets
+    none of them in time. This answers a question of ours, it is no design of the paper.
+
+    Raises:
+        ValueError: a first threshold that is not between 0 and delta / (1 - gamma).
+    """
+    if not 0 < first < delta / (1 - gamma):
+        raise ValueError(f"first: found {first:g}, allowed: 0 < first < {delta / (1 - gamma):g}")
+    found = [0.0, first]
+    for level in range(1, levels - 1):
+        found.append(gamma * found[-1] + delta * level)
+    return np.array(found[:levels])
+
+
 @dataclass(frozen=True)
 class Agents:
     """B agents with their reward per level, before a ladder is chosen; each field is [B]."""

@@ -11,6 +11,7 @@ from scripts.papers.strategic_ladder import (
     greedy_study,
     incentives,
     pictures,
+    search,
     steady,
     train,
     two_levels,
@@ -104,13 +105,16 @@ def _claim_agents(job: Job, run: Run) -> tuple:
 
 def _searched(job: Job, run: Run) -> list[Row]:
     drawn = train.searched_agents(run, job, job.params["search"]["agents"])
-    rows = []
-    for one in run.load_table("train", "found").itertuples():
+    found = run.load_table("train", "found").sort_values("instance")
+    rows = search.chained_rows(drawn, found["gaming_cost"].to_numpy(), job.params["nodes"])
+    for one in found.itertuples():
         place = {
             **drawn.columns(one.instance), "gaming_cost": one.gaming_cost, "reward_ratio": 0.9,
             "cost_condition": "met", "reward_condition": "unmet",
         }  # fmt: skip
         rows.append(row("honest_designs", one.honest, one.tried, **place))
+        if one.tried_high:
+            rows.append(row("honest_high_designs", one.honest_high, one.tried_high, **place))
         rows.append(row("least_violation", one.violation, one.tried, **place, levels=one.levels))
     return rows
 

@@ -16,6 +16,7 @@ _UNITS = {
     "single_threshold_error": "grid step",
     "honest_attribute": "attribute",
     "honest_designs": "design",
+    "honest_high_designs": "design",
     "extra_steps": "step",
     "greedy_step": "attribute",
     "value_error": "reward",

@@ -86,6 +86,7 @@ def _searched(job: Job, run: Run) -> None:
     rows = [
         {
             "instance": at, "gaming_cost": cost[at], "tried": one.tried, "honest": one.honest,
+            "tried_high": one.tried_high, "honest_high": one.honest_high,
             "violation": one.violation, "levels": len(one.thresholds),
         }
         for at, one in enumerate(found)

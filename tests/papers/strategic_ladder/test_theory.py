@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from scripts.papers.strategic_ladder import closed_forms, incentives, two_levels
-from scripts.papers.strategic_ladder.designs import Agents, greedy, random_thresholds, spaced
+from scripts.papers.strategic_ladder.designs import (
+    Agents,
+    chained,
+    greedy,
+    random_thresholds,
+    spaced,
+)
 from scripts.papers.strategic_ladder.ladder import needs_cheaper_gaming
 from scripts.papers.strategic_ladder.search import search, violations
 from scripts.papers.strategic_ladder.solver import climb, honest
@@ -101,19 +107,40 @@ def test_nobody_improves_below_the_bound_and_somebody_does_above() -> None:
         assert (effort[0] > 1e-4) == expected
 
 
-def test_search_finds_honest_designs_where_they_exist_and_only_there() -> None:
+def test_search_finds_honest_designs_where_they_exist() -> None:
     """The search behind the claim that none exist must find them above the reward bound."""
     bound = float(closed_forms.reward_bound(0.8, 0.8, 0.1, 1.0))
     cost = 1.001 * float(closed_forms.gaming_cost_bound(0.8, 0.8, 1.0))
     some = agents(gaming_cost=cost, reward=[0.9 * bound, 1.5 * bound])
     below, above = search(some, np.random.default_rng(0), 40, 32, 201)
-    assert below.honest == 0 and below.violation > 0
-    assert above.honest > 0
+    assert below.honest_high == 0 and below.tried_high > 0
+    assert above.honest_high > 0
     assert below.tried == above.tried == 72
     steady = [spaced(step, 4) for step in some.step]
     loss, good = violations(some, steady, 201)
     assert good.tolist() == [False, True]
     assert loss[1] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("nodes", [301, 5001])
+def test_chained_ladders_are_honest_far_below_the_reward_bound(nodes: int) -> None:
+    """A counterexample to "no thresholds work below the reward bound", the same on any grid.
+
+    By hand: meeting the first threshold m by effort costs c+ m; gaming it instead costs at least
+    c- m and one step's delay of every later reward, as the leg-up then comes too late.
+    """
+    beta, gamma, delta = 0.5, 0.4, 0.1
+    cost = 1.001 * float(closed_forms.gaming_cost_bound(beta, gamma, 1.0))
+    bound = float(closed_forms.reward_bound(beta, gamma, delta, 1.0))
+    some = agents(beta=beta, gamma=gamma, delta=delta, gaming_cost=cost, reward=0.1 * bound)
+    first = 0.02 * float(some.step[0])
+    batch = some.on([chained(first, gamma, delta, 4)])
+    _, paths = climb(batch, nodes)
+    assert honest(batch, paths).all()
+    assert paths.effort.sum() == pytest.approx(first)
+    assert paths.level[0, 0, :3].tolist() == [1, 2, 3]
+    with pytest.raises(ValueError, match="first: found 1"):
+        chained(1.0, gamma, delta, 4)
 
 
 def test_random_thresholds_rise_strictly() -> None:
