@@ -1,0 +1,1 @@
+"""UniLID: language identification with a UnigramLM distribution per language."""
