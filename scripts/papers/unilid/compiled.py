@@ -93,7 +93,7 @@ def _hash(data, start, end):
 
 @_jit()
 def _same(data, a, b, size):
-    for i in range(size):
+    for i in range(size):  # noqa: SIM110 (numba)
         if data[a + i] != data[b + i]:
             return False
     return True

@@ -1,6 +1,7 @@
 """Words as the lattices that `kernels.lattice_dp` takes, and texts scored by that kernel."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,13 +49,13 @@ def kernel_scores(
     data, starts = pretokens.encode(texts)
     offsets, first = compiled.words_of(data, starts, pretokens.kinds())
     raw = data.tobytes()
-    words = [raw[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    words = [raw[a:b] for a, b in pairwise(offsets)]
     distinct, which = np.unique(np.array(words, object), return_inverse=True)
     lengths = np.array([len(word) for word in distinct], np.int64)
     ends = np.cumsum(lengths)
     joined = np.frombuffer(b"".join(distinct), np.uint8)
     edges = lattice_edges(joined, ends - lengths, ends, trie)
-    on_device = [torch.from_numpy(a).to(device) for a in (log_p, *edges)]
+    on_device = [torch.from_numpy(a).to(device) for a in (np.ascontiguousarray(log_p), *edges)]
     by_word = lattice_dp(*on_device, semiring).cpu().numpy().astype(np.float64)
     out = np.zeros((len(texts), log_p.shape[1]))
     np.add.at(out, np.repeat(np.arange(len(texts)), np.diff(first)), by_word[which])

@@ -164,14 +164,6 @@ def decide(scores: np.ndarray) -> Prediction:
     return Prediction(label, best, margin, (scores == best[:, None]).sum(1))
 
 
-def with_floor(log_p: np.ndarray, floor: float) -> np.ndarray:
-    """Unseen tokens at one shared value: log-probabilities below `floor` lifted to it, those of
-    unseen tokens (at the fitted floor, 1e-12) above it lowered; nothing is renormalised.
-    """
-    unseen = log_p <= np.log(FLOOR) + 1e-3
-    return np.where(unseen, np.float32(floor), np.maximum(log_p, np.float32(floor)))
-
-
 @dataclass(frozen=True)
 class Model:
     """Vocabulary (V tokens), labels (L names) and float32 [V, L] log-probabilities."""
@@ -185,11 +177,14 @@ class Model:
         return Trie.of(self.vocabulary)
 
     @staticmethod
-    def fit(vocabulary: Sequence[bytes], texts: Mapping[str, Sequence[str]], rounds: int) -> "Model":
+    def fit(
+        vocabulary: Sequence[bytes], texts: Mapping[str, Sequence[str]], rounds: int
+    ) -> "Model":
         """Fit a column for each label; a label's column depends on its own texts alone."""
         trie = Trie.of(vocabulary)
         columns = [fit_label(trie, own, rounds).log_p for own in texts.values()]
-        return Model(tuple(vocabulary), tuple(texts), np.stack(columns, axis=1))
+        stacked = np.ascontiguousarray(np.stack(columns, axis=1))
+        return Model(tuple(vocabulary), tuple(texts), stacked)
 
     def with_label(self, name: str, texts: Sequence[str], rounds: int) -> "Model":
         """The model with one more column; the others keep every bit.
@@ -214,37 +209,51 @@ class Model:
         return Scorer(self.trie, self.log_p, memo)
 
     def tensors(self) -> "dict[str, torch.Tensor]":
-        """For safetensors: log_p [V, L], and the names of tokens and labels as bytes."""
+        """For safetensors: each column as its floor and the tokens above it, label by label, and
+        the names of tokens and labels as bytes. What one label adds stands after the others'.
+        """
         import torch
 
-        lengths = np.array([len(token) for token in self.vocabulary], np.int64)
-        joined = np.frombuffer(b"".join(self.vocabulary), np.uint8).copy()
-        names = np.frombuffer(json.dumps(self.labels).encode(), np.uint8).copy()
-        return {
-            "log_p": torch.from_numpy(np.ascontiguousarray(self.log_p)),
-            "token_lengths": torch.from_numpy(lengths),
-            "token_bytes": torch.from_numpy(joined),
-            "labels": torch.from_numpy(names),
+        floors = self.log_p.min(0)
+        label, token = np.nonzero((self.log_p > floors).T)
+        arrays = {
+            "floors": floors,
+            "seen": np.bincount(label, minlength=len(self.labels)).astype(np.int64),
+            "tokens": token.astype(np.int32),
+            "values": self.log_p[token, label],
+            "token_lengths": np.array([len(token) for token in self.vocabulary], np.int64),
+            "token_bytes": np.frombuffer(b"".join(self.vocabulary), np.uint8).copy(),
+            "labels": np.frombuffer(json.dumps(self.labels).encode(), np.uint8).copy(),
         }
+        return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
 
     @staticmethod
     def of_tensors(tensors: "Mapping[str, torch.Tensor]") -> "Model":
-        """
+        """The model that `tensors` wrote, bit for bit.
+
         Raises:
             ValueError: tensors are missing or do not fit together.
         """
-        needed = {"log_p", "token_lengths", "token_bytes", "labels"}
+        needed = {"floors", "seen", "tokens", "values", "token_lengths", "token_bytes", "labels"}
         if not needed <= tensors.keys():
             raise ValueError(f"tensors: lack {', '.join(sorted(needed - tensors.keys()))}")
-        arrays = {name: tensors[name].numpy() for name in needed}
-        ends = np.cumsum(arrays["token_lengths"])
-        joined = arrays["token_bytes"].tobytes()
-        begins = ends - arrays["token_lengths"]
-        vocabulary = tuple(joined[a:b] for a, b in zip(begins, ends, strict=True))
-        labels = tuple(json.loads(arrays["labels"].tobytes()))
-        if arrays["log_p"].shape != (len(vocabulary), len(labels)):
+        a = {name: tensors[name].numpy() for name in needed}
+        ends = np.cumsum(a["token_lengths"])
+        joined = a["token_bytes"].tobytes()
+        begins = ends - a["token_lengths"]
+        vocabulary = tuple(joined[i:j] for i, j in zip(begins, ends, strict=True))
+        labels = tuple(json.loads(a["labels"].tobytes()))
+        fits = (
+            len(labels) == len(a["floors"]) == len(a["seen"])
+            and len(a["tokens"]) == len(a["values"]) == a["seen"].sum()
+            and len(joined) == (ends[-1] if len(ends) else 0)
+            and bool(((a["tokens"] >= 0) & (a["tokens"] < len(vocabulary))).all())
+        )
+        if not fits:
             raise ValueError(
-                f"tensors: log_p has shape {arrays['log_p'].shape}; "
-                f"{(len(vocabulary), len(labels))} expected from tokens and labels"
+                f"tensors: {len(labels)} labels, {len(vocabulary)} tokens and "
+                f"{len(a['values'])} values do not fit together"
             )
-        return Model(vocabulary, labels, arrays["log_p"])
+        log_p = np.tile(a["floors"], (len(vocabulary), 1))
+        log_p[a["tokens"], np.repeat(np.arange(len(labels)), a["seen"])] = a["values"]
+        return Model(vocabulary, labels, log_p)

@@ -7,6 +7,7 @@ never cross the border of a word.
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -59,4 +60,4 @@ def split(text: str) -> list[bytes]:
     data, starts = encode([text])
     offsets, _ = compiled.words_of(data, starts, kinds())
     raw = data.tobytes()
-    return [raw[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [raw[a:b] for a, b in pairwise(offsets)]

@@ -42,7 +42,9 @@ def test_viterbi_is_the_best_of_all_segmentations(memo: int) -> None:
     texts = ["".join(c) for n in range(1, 8) for c in itertools.product("ab", repeat=n)]
     expected = np.array(
         [
-            np.max([sum(row[t] for t in cut) for cut in segmentations(b" " + x.encode(), set(TOY))], 0)
+            np.max(
+                [sum(row[t] for t in cut) for cut in segmentations(b" " + x.encode(), set(TOY))], 0
+            )
             for x in texts
         ]
     )

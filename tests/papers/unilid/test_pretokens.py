@@ -42,7 +42,7 @@ def test_no_plane_beyond_the_third_has_letters_numbers_or_spaces() -> None:
 
 def test_texts_are_told_apart() -> None:
     data, starts = pretokens.encode(["ab c", "", " d"])
-    offsets, first = compiled.words_of(data, starts, pretokens.kinds())
+    _, first = compiled.words_of(data, starts, pretokens.kinds())
     assert first.tolist() == [0, 2, 2, 3]
     assert data.tobytes() == b" ab c d"
     begins, ends, counts = compiled.distinct_words(*words("x x y x"))
@@ -59,7 +59,9 @@ def test_lone_surrogates_become_replacement_characters() -> None:
     assert pretokens.encode(["a\ud800b"])[0].tobytes() == " a\ufffdb".encode()
 
 
-@pytest.mark.parametrize("raw", [b"\xff", b"\xc3", b"\xf0\x9f", b"\x80a", b"\xf7\xbf\xbf\xbf", b"\xc0\x80"])
+@pytest.mark.parametrize(
+    "raw", [b"\xff", b"\xc3", b"\xf0\x9f", b"\x80a", b"\xf7\xbf\xbf\xbf", b"\xc0\x80"]
+)
 def test_broken_utf8_is_cut_without_reading_past_the_end(raw: bytes) -> None:
     data = np.frombuffer(b" " + raw, np.uint8)
     offsets, _ = compiled.words_of(data, np.array([0, len(data)], np.int64), pretokens.kinds())
