@@ -1,7 +1,7 @@
 """The systems UniLID is measured against, behind one shape: texts in, label indices out."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,10 @@ class Diverged(ValueError):
 
 class FastText:
     """A fastText classifier trained on one thread.
+
+    With one thread fastText draws random values for a tenth of its input matrix and leaves the rest
+    as the allocator gave it. Its matrix of 2,000,000 buckets is so large that the allocator gives
+    fresh, zeroed pages; a smaller `bucket` would start from leftovers and differ between runs.
 
     Args:
         train: label -> texts.
@@ -98,66 +102,65 @@ class NaiveBayes:
 class Lid176:
     """fastText's released model of 176 languages, from its file."""
 
-    def __init__(self, path: Path, allowed: Sequence[str] | None = None):
+    def __init__(self, path: Path):
         import fasttext
 
         fasttext.FastText.eprint = lambda *_: None
         self._model = fasttext.load_model(str(path))
-        codes = {label: language_of_system(label[len(PREFIX) :]) for label in self._model.labels}
-        self.languages = frozenset(codes.values())
-        self._codes, self._allowed = codes, allowed
+        self._codes = {x: language_of_system(x[len(PREFIX) :]) for x in self._model.labels}
+        self.languages = frozenset(self._codes.values())
 
-    def predict(self, texts: Sequence[str]) -> list[str]:
-        texts = [" ".join(text.split()) for text in texts]
-        k = 1 if self._allowed is None else -1
-        found, _ = self._model.predict(texts, k=k)
-        if self._allowed is None:
-            return [self._codes[ranked[0]] for ranked in found]
-        allowed = set(self._allowed)
+    def predict(self, texts: Sequence[str], allowed: Collection[str]) -> list[str]:
+        """The language of each text, the most likely one of those allowed."""
+        found, _ = self._model.predict([" ".join(text.split()) for text in texts], k=-1)
         return [next(self._codes[x] for x in row if self._codes[x] in allowed) for row in found]
 
 
 class Cld3:
-    """Google's CLD3. It cannot be restricted; other languages count as wrong."""
+    """Google's CLD3. It cannot be restricted: it may answer with a language not allowed."""
 
-    def __init__(self, allowed: Sequence[str] | None = None):
+    languages = frozenset(map(language_of_system, CLD3_LANGUAGES.split()))
+
+    def __init__(self) -> None:
         import gcld3
 
         self._model = gcld3.NNetLanguageIdentifier(min_num_bytes=0, max_num_bytes=4000)
-        self.languages = frozenset(map(language_of_system, CLD3_LANGUAGES.split()))
 
-    def predict(self, texts: Sequence[str]) -> list[str]:
+    def predict(self, texts: Sequence[str], allowed: Collection[str]) -> list[str]:
+        """The language of each text."""
         return [language_of_system(self._model.FindLanguage(text=text).language) for text in texts]
 
 
 class Lingua:
     """lingua's statistical models, in the high accuracy mode."""
 
-    def __init__(self, allowed: Sequence[str] | None = None):
-        from lingua import Language, LanguageDetectorBuilder
+    def __init__(self) -> None:
+        from lingua import Language
 
         codes = {lang: language_of_system(lang.iso_code_639_1.name) for lang in Language.all()}
-        self.languages = frozenset(codes.values())
-        wanted = [lang for lang, code in codes.items() if allowed is None or code in allowed]
-        self._codes = codes
-        self._model = LanguageDetectorBuilder.from_languages(*sorted(wanted)).build()
+        self._codes, self.languages = codes, frozenset(codes.values())
 
-    def predict(self, texts: Sequence[str]) -> list[str]:
-        found = [self._model.detect_language_of(text) for text in texts]
+    def predict(self, texts: Sequence[str], allowed: Collection[str]) -> list[str]:
+        """The language of each text among those allowed; "" where lingua gives none."""
+        from lingua import LanguageDetectorBuilder
+
+        wanted = sorted(lang for lang, code in self._codes.items() if code in allowed)
+        model = LanguageDetectorBuilder.from_languages(*wanted).build()
+        found = [model.detect_language_of(text) for text in texts]
         return ["" if lang is None else self._codes[lang] for lang in found]
 
 
 class Py3Langid:
     """py3langid's naive Bayes on byte n-grams."""
 
-    def __init__(self, allowed: Sequence[str] | None = None):
+    def __init__(self) -> None:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
         self._model = LanguageIdentifier.from_model_file(MODEL_FILE)
-        own = list(dict.fromkeys(self._model.labels))
-        self.languages = frozenset(map(language_of_system, own))
-        if allowed is not None:
-            self._model.set_languages([x for x in own if language_of_system(x) in allowed])
+        self._own = list(dict.fromkeys(self._model.labels))
+        self.languages = frozenset(map(language_of_system, self._own))
 
-    def predict(self, texts: Sequence[str]) -> list[str]:
+    def predict(self, texts: Sequence[str], allowed: Collection[str]) -> list[str]:
+        """The language of each text among those allowed."""
+        self._model.set_languages([x for x in self._own if language_of_system(x) in allowed])
         return [language_of_system(self._model.classify(text)[0]) for text in texts]

@@ -247,6 +247,24 @@ def _rescaled(values, first, last):
 
 
 @_jit()
+def _product(a, b, shift):
+    """a b HUGE^shift, where the result is moderate though a or b or HUGE^shift may not be."""
+    while shift > 0:
+        if a < b:
+            a *= HUGE
+        else:
+            b *= HUGE
+        shift -= 1
+    while shift < 0:
+        if a > b:
+            a *= TINY
+        else:
+            b *= TINY
+        shift += 1
+    return a * b
+
+
+@_jit()
 def _expected_counts(word_ptr, src, dst, tok, lengths, counts, reach, p, expected, alpha, beta, ca):
     """E step: adds count * alpha p beta / Z of every edge to `expected`; the log-likelihood.
 
@@ -275,16 +293,10 @@ def _expected_counts(word_ptr, src, dst, tok, lengths, counts, reach, p, expecte
         for i in range(n - 1, -1, -1):
             weight = counts[word] * alpha[i] / z
             shift = scale - ca[i] - back
-            while shift > 0:  # a posterior is at most 1: the rest of the factor is tiny
-                weight *= HUGE
-                shift -= 1
-            while shift < 0:
-                weight *= TINY
-                shift += 1
             while edge >= first and src[edge] == i:
                 flow = p[tok[edge]] * beta[dst[edge]]
                 beta[i] += flow
-                expected[tok[edge]] += weight * flow
+                expected[tok[edge]] += _product(weight, flow, shift)
                 edge -= 1
             if beta[i] < TINY and _rescaled(beta, i, min(n, i + reach) + 1):
                 back += 1

@@ -39,6 +39,7 @@ class Evaluation:
         self.job, self.params = job, job.params
         self.prepared = Prepared(job)
         self.choices = job.load_table("train", "choices", "tuning", 0)
+        self._systems: dict[str, Any] = {}
 
     def _model(self, run: Run, dataset: str, k: int | None = None) -> Model:
         return Model.of_tensors(run.load_tensors("train", model_name(dataset, k), "models"))
@@ -83,7 +84,7 @@ class Evaluation:
         model, codes = self._model(run, "udhr_all"), self.prepared.label_codes()
         frames = []
         for system in SYSTEMS:
-            known = self._system(system, None).languages
+            known = self._system(system).languages
             labels = [label for label in model.labels if codes.get(label) in known]
             scorer = model.only(labels).scorer()
             for dataset in LANGUAGES:
@@ -109,23 +110,24 @@ class Evaluation:
         run.metrics(scores.rows(truth, given, names, group, **where))
         return pd.DataFrame({"truth": asked["code"].to_numpy(), "found": list(found), **where})
 
-    def _system(self, name: str, allowed: Sequence[str] | None) -> Any:
-        if name == "lid176":
-            return baselines.Lid176(self.job.asset("lid") / "lid.176.ftz", allowed)
-        return {
-            "cld3": baselines.Cld3, "lingua": baselines.Lingua, "py3langid": baselines.Py3Langid,
-        }[name](allowed)  # fmt: skip
+    def _system(self, name: str) -> Any:
+        if name not in self._systems:
+            self._systems[name] = {
+                "lid176": lambda: baselines.Lid176(self.job.asset("lid") / "lid.176.ftz"),
+                "cld3": baselines.Cld3,
+                "lingua": baselines.Lingua,
+                "py3langid": baselines.Py3Langid,
+            }[name]()
+        return self._systems[name]
 
     def _pretrained(self, run: Run) -> list[pd.DataFrame]:
-        known = self._system(run.arm, None).languages
+        system = self._system(run.arm)
         frames = []
-        system = None
         for dataset in LANGUAGES:
-            asked = self._asked(dataset, run.seed, known)
+            asked = self._asked(dataset, run.seed, system.languages)
             if asked.empty:
                 raise PipelineError(f"unilid: {run.arm} knows no language of {dataset}")
-            system = system or self._system(run.arm, sorted(asked["code"].unique()))
-            found = system.predict(asked["text"].tolist())
+            found = system.predict(asked["text"].tolist(), set(asked["code"]))
             frames.append(self._by_language(run, asked, found, dataset, run.arm))
         return frames
 

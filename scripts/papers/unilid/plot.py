@@ -250,7 +250,7 @@ def _scripts(job: Job, table: "pd.DataFrame") -> None:
         caption=(
             "Where UniLID gains and loses against fastText tuned on the same samples. A dot is a "
             "label's difference in F1, averaged over seeds, by the script of its text; diamonds "
-            "are means. The number of labels stands in brackets; scripts with one or two are pooled."
+            "are means. In brackets the number of labels; scripts with one or two are pooled."
         ),
         source="evaluate: f1 of udhr_core",
     )

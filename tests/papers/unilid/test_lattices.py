@@ -135,6 +135,23 @@ def test_both_semirings_equal_the_shared_kernel() -> None:
         np.testing.assert_allclose(row, np.logaddexp.reduce(each), rtol=0, atol=1e-3)
 
 
+def test_em_with_a_token_longer_than_the_range_of_floats() -> None:
+    """A window of 200 bytes spans more than 1e-308 to 1; the posterior stays a distribution."""
+    vocabulary = sorted([*BYTES, b"x" * 200, b"ab"])
+    text = "abc" * 100
+    data, starts = pretokens.encode([text])
+    trie = Trie.of(vocabulary)
+    begins, ends, times = compiled.distinct_words(data, np.array([0, len(data)], np.int64))
+    args = (data, begins, ends, times, trie.edges, trie.tokens, trie.size, trie.reach)
+    p, _, _ = compiled.fit_unigram(*args, 1, 0.0)
+    # One way to cut it into bytes costs 1 / V for each token saved, so "ab" beats "a", "b" by V.
+    share = len(vocabulary) / (len(vocabulary) + 1)
+    counts = {b" ": 1, b"c": 100, b"ab": 100 * share, b"a": 100 * (1 - share)}
+    total = counts[b" "] + counts[b"c"] + counts[b"ab"] + 2 * counts[b"a"]
+    for token, count in counts.items():
+        assert p[vocabulary.index(token)] == pytest.approx(count / total, rel=1e-9)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.text("ab ß中'1\n", max_size=60), max_size=30), st.sampled_from([1, 4, 16, 4096]))
 def test_the_memo_changes_no_bit(texts: list[str], memo: int) -> None:
