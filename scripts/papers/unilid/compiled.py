@@ -247,20 +247,13 @@ def _rescaled(values, first, last):
 
 
 @_jit()
-def _product(a, b, shift):
-    """a b HUGE^shift, where the result is moderate though a or b or HUGE^shift may not be."""
-    while shift > 0:
+def _product(a, b, scale):
+    """a b HUGE^scale, which is in range though HUGE^scale may not be."""
+    for _ in range(scale):
         if a < b:
             a *= HUGE
         else:
             b *= HUGE
-        shift -= 1
-    while shift < 0:
-        if a > b:
-            a *= TINY
-        else:
-            b *= TINY
-        shift += 1
     return a * b
 
 
@@ -268,8 +261,9 @@ def _product(a, b, shift):
 def _expected_counts(word_ptr, src, dst, tok, lengths, counts, reach, p, expected, alpha, beta, ca):
     """E step: adds count * alpha p beta / Z of every edge to `expected`; the log-likelihood.
 
-    Values of a window of `reach` offsets share a scale, which grows by HUGE where they all are
-    tiny, so that words of any length neither underflow nor need logarithms.
+    alpha[i] TINY^ca[i] is the forward value: values not yet read share a scale, which is raised
+    where they all are tiny. beta[i] holds beta / (Z TINY^-ca[i]), so that alpha[i] beta[i] is the
+    chance that a token ends at i. So neither underflows in words of any length.
     """
     total = 0.0
     for word in range(len(lengths)):
@@ -288,18 +282,15 @@ def _expected_counts(word_ptr, src, dst, tok, lengths, counts, reach, p, expecte
                 edge += 1
         z = alpha[n]
         total += counts[word] * (np.log(z) + scale * np.log(TINY))
-        beta[n] = 1.0
-        edge, back = last - 1, 0
+        beta[n] = 1.0 / z
+        edge = last - 1
         for i in range(n - 1, -1, -1):
-            weight = counts[word] * alpha[i] / z
-            shift = scale - ca[i] - back
             while edge >= first and src[edge] == i:
-                flow = p[tok[edge]] * beta[dst[edge]]
+                j = dst[edge]
+                flow = _product(p[tok[edge]], beta[j], ca[j] - ca[i])
                 beta[i] += flow
-                expected[tok[edge]] += _product(weight, flow, shift)
+                expected[tok[edge]] += counts[word] * alpha[i] * flow
                 edge -= 1
-            if beta[i] < TINY and _rescaled(beta, i, min(n, i + reach) + 1):
-                back += 1
     return total
 
 

@@ -32,7 +32,7 @@ def segmentations(word: bytes, vocabulary: set[bytes]) -> list[list[bytes]]:
 
 def toy_scores(labels: int, seed: int = 0) -> np.ndarray:
     p = np.random.default_rng(seed).dirichlet(np.full(len(TOY), 0.3), size=labels).T
-    return np.log(np.maximum(p, 1e-12)).astype(np.float32)
+    return np.ascontiguousarray(np.log(np.maximum(p, 1e-12)), np.float32)
 
 
 @pytest.mark.parametrize("memo", [0, 4, 1024])
@@ -139,7 +139,7 @@ def test_em_with_a_token_longer_than_the_range_of_floats() -> None:
     """A window of 200 bytes spans more than 1e-308 to 1; the posterior stays a distribution."""
     vocabulary = sorted([*BYTES, b"x" * 200, b"ab"])
     text = "abc" * 100
-    data, starts = pretokens.encode([text])
+    data, _ = pretokens.encode([text])
     trie = Trie.of(vocabulary)
     begins, ends, times = compiled.distinct_words(data, np.array([0, len(data)], np.int64))
     args = (data, begins, ends, times, trie.edges, trie.tokens, trie.size, trie.reach)
