@@ -42,7 +42,8 @@ class Evaluation:
         self._systems: dict[str, Any] = {}
 
     def _model(self, run: Run, dataset: str, k: int | None = None) -> Model:
-        return Model.of_tensors(run.load_tensors("train", model_name(dataset, k), "models"))
+        tensors = run.load_tensors("train", model_name(dataset, k), "models")
+        return Model.of_arrays({name: tensor.cpu().numpy() for name, tensor in tensors.items()})
 
     def _record(
         self,

@@ -4,14 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scripts.papers.unilid import compiled, pretokens
-
-if TYPE_CHECKING:
-    import torch
 
 FLOOR = 1e-12
 LANES = 16  # labels are padded to a multiple: one AVX-512 register of float32
@@ -208,12 +204,10 @@ class Model:
     def scorer(self, memo: int = 1 << 15) -> Scorer:
         return Scorer(self.trie, self.log_p, memo)
 
-    def tensors(self) -> "dict[str, torch.Tensor]":
+    def arrays(self) -> dict[str, np.ndarray]:
         """For safetensors: each column as its floor and the tokens above it, label by label, and
         the names of tokens and labels as bytes. What one label adds stands after the others'.
         """
-        import torch
-
         floors = self.log_p.min(0)
         label, token = np.nonzero((self.log_p > floors).T)
         arrays = {
@@ -225,19 +219,18 @@ class Model:
             "token_bytes": np.frombuffer(b"".join(self.vocabulary), np.uint8).copy(),
             "labels": np.frombuffer(json.dumps(self.labels).encode(), np.uint8).copy(),
         }
-        return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
+        return {name: np.ascontiguousarray(a) for name, a in arrays.items()}
 
     @staticmethod
-    def of_tensors(tensors: "Mapping[str, torch.Tensor]") -> "Model":
-        """The model that `tensors` wrote, bit for bit.
+    def of_arrays(a: Mapping[str, np.ndarray]) -> "Model":
+        """The model that `arrays` wrote, bit for bit.
 
         Raises:
-            ValueError: tensors are missing or do not fit together.
+            ValueError: arrays are missing or do not fit together.
         """
         needed = {"floors", "seen", "tokens", "values", "token_lengths", "token_bytes", "labels"}
-        if not needed <= tensors.keys():
-            raise ValueError(f"tensors: lack {', '.join(sorted(needed - tensors.keys()))}")
-        a = {name: tensors[name].numpy() for name in needed}
+        if not needed <= a.keys():
+            raise ValueError(f"arrays: lack {', '.join(sorted(needed - a.keys()))}")
         ends = np.cumsum(a["token_lengths"])
         joined = a["token_bytes"].tobytes()
         begins = ends - a["token_lengths"]
@@ -251,7 +244,7 @@ class Model:
         )
         if not fits:
             raise ValueError(
-                f"tensors: {len(labels)} labels, {len(vocabulary)} tokens and "
+                f"arrays: {len(labels)} labels, {len(vocabulary)} tokens and "
                 f"{len(a['values'])} values do not fit together"
             )
         log_p = np.tile(a["floors"], (len(vocabulary), 1))

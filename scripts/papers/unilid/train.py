@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import torch
 
 from scripts.papers.unilid import baselines, calibration, scores, vocabulary
 from scripts.papers.unilid.datasets import Prepared, TextSet
@@ -67,7 +68,7 @@ def _fit(job: Job, run: Run, name: str, words: list[bytes], texts: TextSet) -> i
     trie = Trie.of(words)
     fits = [fit_label(trie, own, rounds) for own in texts.train.values()]
     log_p = np.stack([fit.log_p for fit in fits], axis=1)
-    run.save_tensors(name, Model(tuple(words), texts.labels, log_p).tensors())
+    _save(run, name, Model(tuple(words), texts.labels, log_p))
     run.metric("vocabulary", len(words), unit="tokens", n=len(fits), dataset=name)
     if name == model_name(SHARED, most(job)):
         bytes_ = np.array([sum(len(x.encode()) for x in own) for own in texts.train.values()])
@@ -75,6 +76,10 @@ def _fit(job: Job, run: Run, name: str, words: list[bytes], texts: TextSet) -> i
             reached = [fit.likelihood[min(step, len(fit.likelihood) - 1)] for fit in fits]
             run.log(step, nats_per_byte=float(np.mean(-np.array(reached) / bytes_)))
     return sum(fit.operations for fit in fits)
+
+
+def _save(run: Run, name: str, model: Model) -> None:
+    run.save_tensors(name, {key: torch.from_numpy(x) for key, x in model.arrays().items()})
 
 
 def _added(job: Job, run: Run, prepared: Prepared, joint: TextSet) -> int:
@@ -94,7 +99,7 @@ def _added(job: Job, run: Run, prepared: Prepared, joint: TextSet) -> int:
         operations += fit_label(model.trie, joint.train[label], rounds).operations
     changed = (model.log_p[:, : len(old)].view(np.int32) != before.view(np.int32)).any(0)
     run.metric("changed_columns", int(changed.sum()), unit="columns", n=len(old), dataset="added")
-    run.save_tensors("added", model.tensors())
+    _save(run, "added", model)
     return operations
 
 

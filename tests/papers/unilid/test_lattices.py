@@ -211,10 +211,10 @@ def test_bad_vocabularies_are_named() -> None:
         Trie.of([*BYTES, b"ab", b"ab"])
 
 
-def test_a_model_survives_its_tensors() -> None:
+def test_a_model_survives_its_arrays() -> None:
     model = Model.fit(TOY, {"x": ["abab"], "ÿ": ["bb"]}, 20)
-    again = Model.of_tensors(model.tensors())
+    again = Model.of_arrays(model.arrays())
     assert (again.vocabulary, again.labels) == (model.vocabulary, model.labels)
     assert np.array_equal(again.log_p, model.log_p)
     with pytest.raises(ValueError, match="lack labels"):
-        Model.of_tensors({k: v for k, v in model.tensors().items() if k != "labels"})
+        Model.of_arrays({k: v for k, v in model.arrays().items() if k != "labels"})
