@@ -88,14 +88,20 @@ class NaiveBayes:
 
     def __init__(self, train: Mapping[str, Sequence[str]], alpha: float):
         from sklearn.feature_extraction.text import CountVectorizer
-        from sklearn.naive_bayes import MultinomialNB
 
         self._counter = CountVectorizer(analyzer="char_wb", ngram_range=(1, 4), lowercase=False)
-        x = self._counter.fit_transform([text for own in train.values() for text in own])
-        y = np.repeat(np.arange(len(train)), [len(own) for own in train.values()])
-        self._model = MultinomialNB(alpha=alpha, fit_prior=False).fit(x, y)
+        self._x = self._counter.fit_transform([text for own in train.values() for text in own])
+        self._y = np.repeat(np.arange(len(train)), [len(own) for own in train.values()])
+        self.smooth(alpha)
+
+    def smooth(self, alpha: float) -> None:
+        """Fit anew with another smoothing, on the same counts."""
+        from sklearn.naive_bayes import MultinomialNB
+
+        self._model = MultinomialNB(alpha=alpha, fit_prior=False).fit(self._x, self._y)
 
     def predict(self, texts: Sequence[str]) -> np.ndarray:
+        """int [n] indices of the labels given for training."""
         return self._model.predict(self._counter.transform(texts)).astype(int)
 
 

@@ -126,8 +126,10 @@ def _choices(job: Job, run: Run, prepared: Prepared) -> None:
             except baselines.Diverged:
                 reached = 0.0
             found.append({**where, "system": "fasttext", "choice": number, "reached": reached})
+        bayes = baselines.NaiveBayes(texts.train, job.params["alphas"][0])
         for number, alpha in enumerate(job.params["alphas"]):
-            reached = _accuracy(baselines.NaiveBayes(texts.train, alpha), texts)
+            bayes.smooth(alpha)
+            reached = _accuracy(bayes, texts)
             found.append({**where, "system": "nb", "choice": number, "reached": reached})
         if k is None:
             words = vocabulary.train(texts.train_texts, job.params["vocabulary"])
