@@ -166,17 +166,20 @@ def _compiled():
     import numba
     import numpy as np
 
-    @numba.njit
+    @numba.njit  # plain loops: array expressions would take seconds more to compile
     def run(w, word_ptr, edge_src, edge_dst, edge_tok, length, log, out):
         labels = w.shape[1]
         s = np.empty((length + 1, labels), np.float32)
         for word in range(len(word_ptr) - 1):
             at = 0
-            s[0] = 0
+            for label in range(labels):
+                s[0, label] = 0
             for edge in range(word_ptr[word], word_ptr[word + 1]):
                 if edge_dst[edge] != at:
                     # Offsets between that no edge reaches stay unreachable.
-                    s[at + 1 : edge_dst[edge] + 1] = -np.inf
+                    for unreached in range(at + 1, edge_dst[edge] + 1):
+                        for label in range(labels):
+                            s[unreached, label] = -np.inf
                     at = edge_dst[edge]
                 row, source, target = w[edge_tok[edge]], s[edge_src[edge]], s[at]
                 if log:
@@ -190,7 +193,8 @@ def _compiled():
                 else:
                     for label in range(labels):
                         target[label] = max(target[label], source[label] + row[label])
-            out[word] = s[at]
+            for label in range(labels):
+                out[word, label] = s[at, label]
 
     return run
 
