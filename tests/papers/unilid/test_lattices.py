@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernels.lattice_dp import lattice_dp
 from scripts.papers.unilid import compiled, pretokens
-from scripts.papers.unilid.lattice import lattice_edges
+from scripts.papers.unilid.lattice import kernel_scores, lattice_edges
 from scripts.papers.unilid.model import Model, Scorer, Trie, decide, fit_label
 
 BYTES = [bytes([byte]) for byte in range(256)]
@@ -128,6 +128,9 @@ def test_both_semirings_equal_the_shared_kernel() -> None:
     csr = [torch.from_numpy(a) for a in lattice_edges(data, starts[:-1], starts[1:], trie)]
     best = lattice_dp(torch.from_numpy(w), *csr, "max").numpy()
     np.testing.assert_allclose(Scorer(trie, w).scores(texts), best, rtol=0, atol=1e-4)
+    sentences = ["ab ba abab", "", "bb ab"]
+    by_kernel = kernel_scores(trie, w, sentences, "max", "cpu")
+    np.testing.assert_allclose(Scorer(trie, w).scores(sentences), by_kernel, rtol=0, atol=1e-4)
     total = lattice_dp(torch.from_numpy(w), *csr, "log").numpy()
     for text, row in zip(texts, total, strict=True):
         cuts = segmentations(b" " + text.encode(), set(TOY))
