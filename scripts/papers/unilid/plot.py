@@ -75,7 +75,7 @@ def _samples(job: Job, table: "pd.DataFrame") -> None:
             list(curve.values()),
             label=f"{name}, reported on WiLI-2018",
             color=colour,
-            alpha=0.35,
+            alpha=0.6,
             linestyle=":",
             marker="",
         )
@@ -145,7 +145,7 @@ def _dialects(job: Job, table: "pd.DataFrame") -> None:
         names = [
             f"{bar}\n{counts[bar]} labels" if balanced else f"{bar}\n{sizes[bar]}" for bar in order
         ]
-        axes.set_xticks(range(len(order)), names)
+        axes.set_xticks(range(len(order)), names, fontsize=8.5)
         axes.grid(axis="x", visible=False)
         axes.set_ylim(0, 1.02)
         axes.set_ylabel("F1")
@@ -228,7 +228,7 @@ def _scripts(job: Job, table: "pd.DataFrame") -> None:
     wide = f1.pivot_table(index=["label", "seed"], columns="arm", values="value")
     gain = (wide["unilid"] - wide["fasttext_tuned"]).groupby("label").mean()
     frame = pd.DataFrame({"gain": gain, "script": gain.index.map(scripts)})
-    frame["name"] = frame["script"].str.capitalize()
+    frame["name"] = frame["script"].str.capitalize().replace("Cjk", "CJK")
     counts = frame["name"].value_counts()
     frame.loc[frame["name"].map(counts) < 3, "name"] = "Other scripts"
     order = frame.groupby("name")["gain"].mean().sort_values().index

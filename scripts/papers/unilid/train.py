@@ -120,11 +120,7 @@ def _choices(job: Job, run: Run, prepared: Prepared) -> None:
         texts = prepared.text_set(dataset, 0, k, tuning=True)
         where = {"dataset": dataset, "k": -1 if k is None else k, "n": len(texts.texts)}
         for number, settings in enumerate(job.params["fasttext"]["grid"]):
-            try:
-                model = baselines.FastText(texts.train, fasttext_settings(job, settings))
-                reached = _accuracy(model, texts)
-            except baselines.Diverged:
-                reached = 0.0
+            reached = _fasttext_accuracy(job, settings, texts)
             found.append({**where, "system": "fasttext", "choice": number, "reached": reached})
         bayes = baselines.NaiveBayes(texts.train, job.params["alphas"][0])
         for number, alpha in enumerate(job.params["alphas"]):
@@ -150,6 +146,14 @@ def _choices(job: Job, run: Run, prepared: Prepared) -> None:
 
 def fasttext_settings(job: Job, chosen: dict[str, float]) -> dict[str, float]:
     return {**job.params["fasttext"]["fixed"], **chosen}
+
+
+def _fasttext_accuracy(job: Job, settings: dict[str, float], texts: TextSet) -> float:
+    """0 where training diverges. In a function, so that no two models of 500 MB are held."""
+    try:
+        return _accuracy(baselines.FastText(texts.train, fasttext_settings(job, settings)), texts)
+    except baselines.Diverged:
+        return 0.0
 
 
 def _accuracy(model: "baselines.FastText | baselines.NaiveBayes", texts: TextSet) -> float:
