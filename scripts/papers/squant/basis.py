@@ -74,7 +74,7 @@ def _states(bits: int) -> Tensor:
     return torch.from_numpy(lfsr.cycle(bits).copy())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # hashed by identity, so that what follows from it is cached
 class Dictionary:
     """All usable seeds of a generator.
 
@@ -105,6 +105,24 @@ def projectors(dictionary: Dictionary, count: int | None = None) -> Tensor:
     Upper triangle in the order of `torch.triu_indices`, off-diagonal entries doubled, so that the
     product with the entries w_a w_b of a block is the energy that the span explains.
     """
+    return _projectors(dictionary, count or dictionary.generator.count)
+
+
+def pseudo_inverses(
+    dictionary: Dictionary, count: int | None = None, index: Tensor | None = None
+) -> Tensor:
+    """[N, k, C] float32: a block's least-squares coefficients on the first `count` bases.
+
+    index: only of these seeds.
+    """
+    count = count or dictionary.generator.count
+    if index is None:
+        return _pseudo_inverses(dictionary, count)
+    return _inverted(dictionary.matrices[index, :count])
+
+
+@lru_cache(maxsize=16)
+def _projectors(dictionary: Dictionary, count: int) -> Tensor:
     size = dictionary.generator.size
     a, b = torch.triu_indices(size, size, device=dictionary.positions.device)
     q = dictionary.orthonormal[..., :count].double()
@@ -115,13 +133,11 @@ def projectors(dictionary: Dictionary, count: int | None = None) -> Tensor:
     return (features * twice[:, None]).float().contiguous()
 
 
-def pseudo_inverses(
-    dictionary: Dictionary, count: int | None = None, index: Tensor | None = None
-) -> Tensor:
-    """[N, k, C] float32: a block's least-squares coefficients on the first `count` bases.
+@lru_cache(maxsize=4)
+def _pseudo_inverses(dictionary: Dictionary, count: int) -> Tensor:
+    return _inverted(dictionary.matrices[:, :count])
 
-    index: only of these seeds.
-    """
-    matrices = dictionary.matrices if index is None else dictionary.matrices[index]
-    u = matrices[:, :count].double()
+
+def _inverted(matrices: Tensor) -> Tensor:
+    u = matrices.double()
     return torch.linalg.solve(u @ u.mT, u).float()

@@ -19,7 +19,7 @@ from scripts.papers.squant.packing import HEADER, blocks_of, decode_matrix, pack
 
 Inputs = Callable[[], dict[str, Tensor]]
 """Gives the statistics of the matrix's inputs, gram and mean; a call counts as reading data."""
-RATE_SAMPLE = 4096  # blocks by which the threshold of a matrix is set
+RATE_SAMPLE = 2048  # blocks by which the threshold of a matrix is set
 
 
 class Coded(NamedTuple):
