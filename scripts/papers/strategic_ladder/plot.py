@@ -164,8 +164,14 @@ def _climbs(job: Job, table: "pd.DataFrame") -> None:
             at, bands[0.5], color=COLOURS[number + 3], marker=MARKERS[number + 3], label=name
         )
         panels[2].fill_between(at, bands[0.25], bands[0.75], color=COLOURS[number + 3], alpha=0.2)
-    panels[2].set(title="greedy steps", xlabel="level", ylabel="step over the first", ylim=(0, 1.1))
-    panels[2].legend(loc="lower left")
+    panels[2].set(
+        title="greedy steps",
+        xlabel="level",
+        ylabel="step over the first",
+        ylim=(0, 1.1),
+        xticks=at[::3],
+    )
+    panels[2].legend(loc="upper right")
     count = len(steps[["seed", "instance"]].drop_duplicates())
     job.save_figure(
         "climbs",
