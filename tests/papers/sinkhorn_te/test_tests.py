@@ -1,7 +1,5 @@
 """Nuisances, baselines and designs."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -11,13 +9,6 @@ from scripts.papers.sinkhorn_te.replicate import Cell, Settings, run_cell
 from scripts.papers.sinkhorn_te.sinkhorn import Gibbs, sinkhorn_divergence
 
 SETTINGS = Settings(0.05, 199, 99, 1.0, (0.5, 1.0, 2.0))
-
-
-def asset(name: str) -> Path:
-    from scripts.pipeline.assets import folder_of
-    from scripts.pipeline.files import ROOT
-
-    return folder_of(ROOT, name)
 
 
 def test_propensity_is_that_of_sklearn() -> None:
@@ -117,7 +108,7 @@ def test_the_unadjusted_test_fails_where_covariates_confound() -> None:
     assert rejects["unadjusted"] > rejects["ste"]
 
 
-def test_nuclei_truths() -> None:
+def test_nuclei_truths(asset) -> None:
     pool = designs.nuclei_pool(asset("breast-cancer"), 10)
     for cure, ste, mmd in (
         (0.1, 0.0542, 5.872e-4),
@@ -133,7 +124,7 @@ def test_nuclei_truths() -> None:
         assert 0.5 * (p1 - p0) @ gram @ (p1 - p0) == pytest.approx(mmd, rel=2e-4)
 
 
-def test_real_pools() -> None:
+def test_real_pools(asset) -> None:
     cps = designs.cps_pool(asset("cps-mixtape"))
     assert cps["x"].shape == (15_992, 6) and cps["y"].shape == (15_992, 2)
     studies = designs.observed_pools(asset("nsw-mixtape"), asset("nhefs-complete"))

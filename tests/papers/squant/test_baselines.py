@@ -232,14 +232,10 @@ def test_a_grid_looks_lossless_until_it_is_rotated() -> None:
     assert scalar.affine_error(turned) > 1e-4
 
 
-def test_the_real_model_lies_on_that_grid() -> None:
-    from pathlib import Path
-
+def test_the_real_model_lies_on_that_grid(asset) -> None:
     from scripts.papers.squant.weights import language_matrices
 
-    folder = Path("data/assets/smollm2-135m-instruct")
-    if not (folder / "manifest.json").exists():
-        pytest.skip("the model's asset is not built")
+    folder = asset("smollm2-135m-instruct")
     turn = rotation.random_rotation(576, torch.Generator().manual_seed(0))
     for rotated, low, high in ((None, 0, 1e-10), (turn, 1e-4, 1)):
         found = language_matrices(folder, [5], rotated, ["self_attn.k_proj", "mlp.down_proj"])
