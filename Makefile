@@ -4,6 +4,8 @@ CORES ?= all
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# npm trusts the certificates that the system trusts, as pip does.
+export NODE_USE_SYSTEM_CA ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help reproduce test lint format bench ledger dashboard lock clean

