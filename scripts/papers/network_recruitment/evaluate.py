@@ -115,7 +115,7 @@ def comparison(job: Job, run: Run) -> None:
     run.save_table("leads", pd.concat(tables, ignore_index=True))
     choices = others["best_fixed"][[*compare.SETTING, "policy"]].drop_duplicates()
     run.save_table("best_fixed", choices)
-    _model_against_graph(run, tap)
+    _model_against_graph(job, run, tap)
     for name in job.params["networks"]:
         network = load_network(job, name)
         for metric, value, unit in (
@@ -152,17 +152,16 @@ def _lead_rows(job: Job, found: pd.DataFrame) -> list[dict[str, object]]:
     return rows
 
 
-def _model_against_graph(run: Run, tap: pd.DataFrame) -> None:
+def _model_against_graph(job: Job, run: Run, tap: pd.DataFrame) -> None:
     """What the wrong model costs: TAP's mean in the model minus that on the graph."""
-    means = tap.groupby(compare.SETTING, sort=False)["reward"].agg(["mean", "size"]).reset_index()
+    judged = tap[tap["types"] == job.params["type_models"][0]]
     keys = ["network", "gamma", "start"]
-    both = means[means["mode"] == "graph"].merge(
-        means.loc[means["mode"] == "model", [*keys, "mean"]], on=keys, suffixes=("", "_model")
-    )
-    for row in both.to_dict("records"):
+    means = judged.pivot_table(index=keys, columns="mode", values="reward", sort=False)
+    counts = judged[judged["mode"] == "graph"].groupby(keys)["reward"].size()
+    for setting, row in means.iterrows():
         run.metric(
-            "model_minus_graph", row["mean_model"] - row["mean"], unit=REWARD, n=int(row["size"]),
-            **{name: row[name] for name in (*keys, "types")},
+            "model_minus_graph", row["model"] - row["graph"], unit=REWARD, n=int(counts[setting]),
+            **dict(zip(keys, setting, strict=True)),
         )  # fmt: skip
 
 

@@ -86,7 +86,9 @@ def greedy_rows(rng: np.random.Generator, sizes: dict[str, int]) -> Rows:
     return rows
 
 
-def single_round_bound(rng: np.random.Generator, sizes: dict[str, int]) -> tuple[Rows, pd.DataFrame]:
+def single_round_bound(
+    rng: np.random.Generator, sizes: dict[str, int]
+) -> tuple[Rows, pd.DataFrame]:
     """C5: the loss from wrong distributions against its bound; also every pair, for the figure."""
     found = []
     for _ in range(sizes["random"]):
@@ -227,8 +229,9 @@ def planning_losses(
     people = rng.integers(1, budget - 1, cases)
     frontier = [shape.index(rng.multinomial(n, w)) for n, w in zip(people, shares, strict=True)]
     start = robustness.Start(rng.integers(budget // 2, budget + 1, cases), np.array(frontier))
-    wrong_types, wrong_shares = random_pmfs(rng, cases, shape.types), rng.dirichlet(
-        np.ones(shape.types), cases
+    wrong_types, wrong_shares = (
+        random_pmfs(rng, cases, shape.types),
+        rng.dirichlet(np.ones(shape.types), cases),
     )
     common = mixture(types, shares)[:, None, :]
 
@@ -263,13 +266,12 @@ def planning_losses(
         if lossy.any():
             ratio = float(np.median(bound[lossy] / loss[lossy]))
             count = int(lossy.sum())
-            rows.append(
-                row("bound_over_loss", ratio, "ratio", n=count, source=source, noise=noise)
-            )
+            rows.append(row("bound_over_loss", ratio, "ratio", n=count, source=source, noise=noise))
         tables.append(pd.DataFrame(where).assign(loss=loss, bound=bound))
     best, loss, _ = losses(1.0, 0.0, 0.0)
+    share = np.where(best > 1e-9, loss / np.maximum(best, 1e-9), 0.0)
     relative = [
-        row("relative_loss", lost / value if value > 1e-9 else 0.0, "share of the optimum", case=case)
-        for case, (value, lost) in enumerate(zip(best, loss, strict=True))
+        row("relative_loss", lost, "share of the optimum", case=case)
+        for case, lost in enumerate(share)
     ]
     return rows, pd.concat(tables, ignore_index=True), relative
