@@ -5,8 +5,6 @@ law of N is raised by repeated squaring of truncated polynomials, as Theorem 6.2
 O(b^5 log b).
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from scripts.papers.network_recruitment.pmf import Array, survival, truncated
@@ -74,9 +72,3 @@ def _power_work(length: int, exponent: int, degree: int) -> tuple[int, int]:
             work += length * length
             length = min(2 * length - 1, degree + 1)
     return out, work
-
-
-def fitted_order(work: Callable[[int], int], budgets: list[int]) -> float:
-    """Slope of log work on log budget."""
-    x, y = np.log(budgets), np.log([work(b) for b in budgets])
-    return float(np.polyfit(x, y, 1)[0])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import next_fast_len
 
 from scripts.papers.network_recruitment.pmf import (
     Array,
@@ -40,8 +41,9 @@ class Surrogate:
 
 
 def transform_points(degree: int) -> int:
-    """A power of two above the degree: points at which a pmf is evaluated."""
-    return 1 << max(1, degree).bit_length()
+    """Points at which a pmf is evaluated: the next even number above the degree whose factors are
+    small, so that the transform is fast without the padding of powers of two."""
+    return 2 * next_fast_len(degree // 2 + 1)
 
 
 def round_laws(q: Array, budget: int) -> tuple[Array, Array, int]:

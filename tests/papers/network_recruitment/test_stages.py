@@ -1,9 +1,14 @@
 """Errors of the stages say where a refused argument was set."""
 
+import copy
+
 import pytest
 
 from scripts.papers.network_recruitment import prepare, steer, surrogate
+from scripts.pipeline import params
 from scripts.pipeline.errors import PipelineError
+from scripts.pipeline.files import ROOT
+from scripts.pipeline.schema import check, load_schema
 
 PARAMS = {
     "arms": {"tap": {"policy": "planned"}, "const_2": {"policy": "const", "each": 2}},
@@ -11,6 +16,40 @@ PARAMS = {
     "starts": [3, 8],
     "type_models": ["earlier", "insample"],
 }
+
+
+SCHEMA = ROOT / "scripts/papers/network_recruitment/params.schema.yaml"
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
+def test_parameters_of_every_scale_fit_the_schema(scale: str) -> None:
+    stored = params.load().paper("network_recruitment").at(scale).parameters
+    check(stored, load_schema(SCHEMA), "params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("budget", -3),
+        ("discounts", [1.0]),
+        ("starts", [0]),
+        ("replicates", 1),
+        ("past_share", 1.0),
+        ("least_leaf", 0),
+        ("type_models", ["later"]),
+        ("networks", {}),
+        ("networks", {"school": {"kind": "contacts", "least": 0}}),
+        ("networks", {"sex": {"kind": "icpsr", "disease": "FLU"}}),
+        ("arms", {"tap": {"policy": "planed"}}),
+        ("arms", {"greedy": {"policy": "greedy", "share": 1.5}}),
+        ("theory", {}),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(key: str, value: object) -> None:
+    stored = copy.deepcopy(params.load().paper("network_recruitment").at("smoke").parameters)
+    stored[key] = value
+    with pytest.raises(PipelineError, match=key):
+        check(stored, load_schema(SCHEMA), "params.yaml")
 
 
 def test_unknown_policies_are_refused() -> None:

@@ -152,11 +152,20 @@ def test_multiplications_are_counted_as_made(monkeypatch) -> None:
     assert loop_order.multiplications(budget) == sum(made) + rest
 
 
-def test_fitted_order() -> None:
-    assert loop_order.fitted_order(lambda b: 3 * b**4, [10, 20, 40]) == pytest.approx(4)
-    assert loop_order.fitted_order(loop_order.multiplications, [24, 32, 40]) < 5.3
-    work = {b: surrogate.solve(law(0), b, 0.9).work for b in (30, 60)}
-    assert loop_order.fitted_order(work.__getitem__, [30, 60]) < 4.3
+def test_orders_of_both_programs() -> None:
+    made = {
+        5.3: (loop_order.multiplications, [24, 32, 40]),
+        4.3: (lambda b: surrogate.solve(law(0), b, 0.9).work, [30, 42, 60]),
+    }
+    for most, (work, budgets) in made.items():
+        counts = [work(b) for b in budgets]
+        assert 3 < np.polyfit(np.log(budgets), np.log(counts), 1)[0] < most
+
+
+@pytest.mark.parametrize("degree", [0, 1, 7, 8, 40, 100, 127, 128, 200])
+def test_points_of_the_transform(degree) -> None:
+    points = surrogate.transform_points(degree)
+    assert points % 2 == 0 and degree < points <= 1.1 * degree + 4
 
 
 @pytest.mark.parametrize(
