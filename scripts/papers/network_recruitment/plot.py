@@ -258,8 +258,7 @@ def _cost(job: Job, table: "pd.DataFrame") -> None:
             "Multiplications that the surrogate's program makes by budget, counted: with the laws "
             "of the number of recruits raised inside the loop over (r, n, s), as in the released "
             "code, and once for every (n, s). Lines: least squares on the upper half of the "
-            "budgets (filled); hoisted, it makes a step where the transform's length doubles. The "
-            "theorem allows b^5 log b."
+            "budgets (filled). The theorem allows b^5 log b."
         ),
         source="evaluate: multiplications",
     )
