@@ -199,7 +199,15 @@ def _python_topics(_: None, folder: Path) -> None:
     write_json(folder / "version.json", {"python": sys.version.split()[0]})
 
 
+def _adroit_pen(_: Path, folder: Path) -> None:
+    """Demonstrations that a planner gives in the package's simulator; takes minutes."""
+    from scripts.papers.lpds.pen_demos import build
+
+    build(folder)
+
+
 _CONVERTERS: dict[str, Callable[..., None]] = {
+    "adroit_pen": _adroit_pen,
     "copy": _copy,
     "gguf": _gguf_to_safetensors,
     "message_catalogues": _message_catalogues,

@@ -107,7 +107,7 @@ def test_cancelled_and_crashed_the_same_command_ends_with_the_same_bytes(
     done = local.snakemake(*SMOKE, MLFLOW_TRACKING_URI=NO_STORE)
     assert done.returncode == 0, done.stdout + done.stderr
     project = Copy(fresh, tmp_path / "slurm" / "project")
-    project.edit("params.yaml", "seeds: 2, f", "mem_mb: {evaluate: 700}, runtime: 7, seeds: 2, f")
+    project.edit("params.yaml", "seeds: 2, f", "mem_mb: {evaluate: 700}, runtime: 2, seeds: 2, f")
     first = on(slurm, project, "--retries", "0", PAUSE="1.5")
     victim = "alpha/train/ours-s1"
     wait_until(lambda: victim in reported(project, "begun"), victim)
@@ -133,7 +133,7 @@ def test_cancelled_and_crashed_the_same_command_ends_with_the_same_bytes(
     for cell, cpus, memory in (("alpha/train/ours-s1", "1", "4G"),
                                ("beta/evaluate/base-s0", "1", "700M")):  # fmt: skip
         job = job_of(slurm, cell)
-        assert (job["cpus"], job["memory"], job["minutes"]) == (cpus, memory, "7:00")
+        assert (job["cpus"], job["memory"], job["minutes"]) == (cpus, memory, "2:00")
 
 
 # --- memory and GPUs --------------------------------------------------------------------------
