@@ -83,7 +83,7 @@ SHAPES = (
     DecoderShape("float16", 9, 48, 128, dtype=torch.float16),
     DecoderShape("bfloat16", 9, 48, 128, dtype=torch.bfloat16),
     DecoderShape("bfloat16, D of 75", 5, 75, 64, k=8, dtype=torch.bfloat16),
-    DecoderShape("stacked", 5, 21, 64, s=3),
+    DecoderShape("stacked, two blocks", 5, 21, 64, layers=4, s=3),
     DecoderShape("stacked, one row, no delta", 1, 48, 128, s=3, shift=False),
     DecoderShape("stacked, float16 flow", 17, 12, 64, s=3, clip=None, flow=True, dtype=torch.half),
     DecoderShape("strided", 5, 20, 64, spacing=2),

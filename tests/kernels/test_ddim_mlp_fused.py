@@ -71,10 +71,8 @@ def test_absolute_error_of_a_decoded_action(shape: DecoderShape) -> None:
     assert error.abs().max() < 1e-5
 
 
-@every_shape
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s.s], ids=lambda shape: shape.name)
 def test_stacked_models_are_those_apart(shape: DecoderShape) -> None:
-    if not shape.s:
-        pytest.skip("one model")
     args = shape.inputs()
     together = public(*args)
     for s in range(shape.s):
