@@ -192,13 +192,16 @@ def _ours(learner: str, seeds: int) -> float:
     from scripts.papers.lpds.policies import make_learner
     from scripts.papers.lpds.steering import Schedule, steer_off_policy, warm_up
 
-    plan = Schedule(WARM_UP, DECISIONS, BATCH, bank=2, evaluations=4, episodes=1)
+    plan = Schedule(WARM_UP, DECISIONS, BATCH, bank=4, evaluations=4, episodes=1)
     generators = [torch.Generator().manual_seed(seed) for seed in range(seeds)]
     draws = Draws(generators)
     decoder = Decoder.freeze("diffusion", _network(seeds), STEPS)
     fleet = Fleet(TASK, HORIZON, _norm(), range(seeds), first_episode=0)
     replay = warm_up(PriorPolicy(decoder), decoder, fleet, plan, draws)
-    settings = {"learner": learner, "bound": BOUND, "multiplier": 0.1, "multiplier_rate": 0.01}
+    settings = {
+        "learner": learner, "bound": BOUND, "multiplier": 0.1, "multiplier_rate": 0.1,
+        "temperature": 1.0,
+    }  # fmt: skip
     learning = Learning(rate=3e-4, hidden=HIDDEN, discount=0.99, follow=0.005)
     budget = torch.full((seeds,), 0.35)
     steered = make_learner(settings, decoder, learning, generators, budget)

@@ -221,7 +221,9 @@ def _entropy(job: Job, table: "pd.DataFrame") -> None:
         ylabel="final score (expert = 1)",
     )  # fmt: skip
     axes.xaxis.set_major_formatter(plt.FormatStrFormatter("%g"))
-    axes.legend(title="||Delta||^2 as the")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.6 * (high - low))  # room for the legend
+    axes.legend(title="||Delta||^2 as the", loc="upper left")
     _legend_of_all(figure, grid.flat[: len(tasks)], loc="outside lower center", ncols=4)
     entropy = job.params["entropy"]
     job.save_figure(
