@@ -94,12 +94,12 @@ class Fleet:
         self._first = first_episode
         self.seeds = list(seeds)
         self._simulators = [[make(task, horizon) for _ in range(width)] for _ in seeds]
-        self.faults: dict[int, SimulatorFault] = {}
         self.restart()
 
     def restart(self, limit: int | None = None) -> None:
         """Begin with each seed's first episodes; after `limit` episodes a seed rests."""
         self._limit = limit
+        self.faults: dict[int, SimulatorFault] = {}
         width = len(self._simulators[0])
         spec = self._simulators[0][0].spec
         self._raw = np.zeros((len(self.seeds), width, spec.observation), dtype=np.float32)

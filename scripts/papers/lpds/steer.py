@@ -25,6 +25,7 @@ from scripts.papers.lpds.steering import (
     steer_on_policy,
     warm_up,
 )
+from scripts.papers.lpds.tasks import SimulatorFault
 from scripts.papers.lpds.train import columns
 from scripts.pipeline.errors import PipelineError
 from scripts.pipeline.stage import Job, Run, main
@@ -45,7 +46,7 @@ class Steered:
     delta: list[float]
     policy: dict[str, Tensor]
     states: Tensor
-    faults: dict[int, str]
+    broken: set[int]
     decoder_changed: list[bool]
     parameter_ratio: float
 
@@ -129,15 +130,18 @@ class Shared:
         horizon = self.job.params["tasks"][task]["horizon"]
         return Fleet(task, horizon, self.norm(task), seeds, first, width, self.job.device)
 
-    def _warmed(self, kind: str, task: str, seeds: tuple[int, ...], plan: Schedule) -> Replay:
-        """The frozen policy's first transitions of each seed."""
+    def _warmed(
+        self, kind: str, task: str, seeds: tuple[int, ...], plan: Schedule
+    ) -> tuple[Replay, dict[int, SimulatorFault]]:
+        """The frozen policy's first transitions of each seed, and the seeds that broke in them."""
         decoder = self.decoder(kind, task, seeds)
         runs = [Run(self.job, cell) for cell in self.job.block.cells]
         first = {run.seed: run for run in reversed(runs)}
         draws = self.draws([first[seed] for seed in seeds], 1, f"{task}.warm_up")
         fleet = self.fleet(task, seeds, WARM_UP_EPISODES, 1)
         fleet.restart()
-        return warm_up(PriorPolicy(decoder), decoder, fleet, plan, draws)
+        replay = warm_up(PriorPolicy(decoder), decoder, fleet, plan, draws)
+        return replay, fleet.faults
 
 
 def steer_task(shared: Shared, runs: list[Run], task: str, settings: dict[str, Any]) -> Steered:
@@ -147,8 +151,8 @@ def steer_task(shared: Shared, runs: list[Run], task: str, settings: dict[str, A
     deltas = settings.get("deltas", [settings.get("delta", job.params["tasks"][task]["delta"])])
     repeat = len(deltas)
     seeds = tuple(run.seed for run in runs)
-    replay = shared.warmed(kind, task, seeds, plan)
-    replay = replay.repeated(repeat)
+    warmed, broken = shared.warmed(kind, task, seeds, plan)
+    replay = warmed.repeated(repeat)
     decoder = shared.decoder(kind, task, seeds).repeated(repeat)
     stacked = tuple(seed for seed in seeds for _ in range(repeat))
     fleet = shared.fleet(task, stacked, STEERING_EPISODES, 1)
@@ -188,7 +192,7 @@ def steer_task(shared: Shared, runs: list[Run], task: str, settings: dict[str, A
         deltas * len(seeds),
         {name: value.detach() for name, value in parameters.items()},
         states,
-        {index: str(fault) for index, fault in fleet.faults.items()},
+        set(fleet.faults) | {seed * repeat + place for seed in broken for place in range(repeat)},
         [a != b for a, b in zip(before, decoder.hashes(), strict=True)],
         trainable / decoder.parameters,
     )
@@ -212,7 +216,7 @@ def record(
     """
     course, task = found.course, where["task"]
     scores = np.stack(course.scores)[:, column]
-    if column in found.faults or not np.isfinite(scores).all():
+    if column in found.broken or not np.isfinite(scores).all():
         return []
     expert = float(job.load_tensors("prepare", f"norm_{task}")["expert_score"])
     steps, means = np.array(course.steps), scores.mean(axis=1)

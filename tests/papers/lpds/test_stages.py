@@ -107,7 +107,7 @@ def test_the_trust_region_is_judged_at_the_end_of_training() -> None:
     used = [np.array([0.1, 0.1 if index < 16 else 0.4]) for index in range(20)]
     points = [(float(index), value) for index, value in enumerate(used)]
     course = Course(diagnostics={"delta_sq": points, "slackness": points, "alpha": points})
-    found = steer.Steered(course, [0.2, 0.2], {}, torch.zeros(0), {}, [False, False], 0.1)
+    found = steer.Steered(course, [0.2, 0.2], {}, torch.zeros(0), set(), [False, False], 0.1)
     ratios = [
         next(value for name, value, *_ in steer.trust_region(found, column)
              if name == "constraint_ratio")
@@ -122,5 +122,5 @@ def test_a_seed_that_broke_has_no_rows() -> None:
             raise AssertionError("a broken seed was recorded")
 
     course = Course([0.0, 1.0], [np.ones((2, 3))] * 2, [np.ones(2)] * 2)
-    found = steer.Steered(course, [0.2] * 2, {}, torch.zeros(0), {1: "broke"}, [False] * 2, 0.1)
+    found = steer.Steered(course, [0.2] * 2, {}, torch.zeros(0), {1}, [False] * 2, 0.1)
     assert steer.record(None, Untouched(), found, 1, {"task": "pen"}) == []

@@ -108,6 +108,19 @@ def test_a_broken_simulator_costs_its_seed_alone(
     assert "seed 1 stops: task halfcheetah, environment seed 11" in capsys.readouterr().err
 
 
+def test_a_fleet_that_broke_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What breaks one arm does not keep the next from playing."""
+    player = fleet([0, 1], first=10_000)
+    chunk = torch.zeros(2, 1, CHUNK * 6)
+    with monkeypatch.context() as patch:
+        patch.setattr(Simulator, "step", broken_at(1, 0))
+        player.play(chunk)
+    assert list(player.faults) == [1] and (player.episode[1] == RESTING).all()
+    player.restart()
+    assert not player.faults
+    assert torch.equal(player.play(chunk).reward, fleet([0, 1], first=10_000).play(chunk).reward)
+
+
 def test_a_broken_evaluation_scores_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         Simulator, "_checked", lambda self, observation, what: _no_seed_one(self, observation, what)
