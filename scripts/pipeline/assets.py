@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 from scripts.pipeline import program
@@ -200,18 +201,19 @@ def _python_topics(_: None, folder: Path) -> None:
 
 
 def _adroit_pen(_: Path, folder: Path) -> None:
-    """Demonstrations that a planner gives in the package's simulator; takes minutes."""
-    from scripts.papers.lpds.pen_demos import build
+    """Demonstrations that a planner gives in the package's simulator; takes minutes.
 
-    build(folder)
+    Loaded by name: an import statement would make every paper's stages depend on that paper's code.
+    """
+    import_module("scripts.papers.lpds.pen_demos").build(folder)
 
 
 _CONVERTERS: dict[str, Callable[..., None]] = {
-    "adroit_pen": _adroit_pen,
     "copy": _copy,
     "gguf": _gguf_to_safetensors,
     "message_catalogues": _message_catalogues,
     "python_topics": _python_topics,
+    "adroit_pen": _adroit_pen,
 }
 
 

@@ -225,6 +225,17 @@ def test_fan_out_makes_other_blocks_of_the_same_stages(root):
     assert would_run(root) == set()
 
 
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
+def test_no_paper_depends_on_the_code_of_another(scale: str):
+    """Of this project itself: neither directly nor through what all papers share."""
+    project = Freshness(params.load(), scale)
+    for slug, dag in project.dags.items():
+        for block in dag.blocks.values():
+            for path in project.block(dag, block).inputs:
+                if path.parts[:2] == ("scripts", "papers") and len(path.parts) > 3:
+                    assert path.parts[2] == slug, f"{slug} {block.stage} depends on {path}"
+
+
 def test_code_that_is_not_python(root):
     edit(root, "scripts/papers/beta/evaluate.py", new="def broken(:\n")
     with pytest.raises(PipelineError, match=r"beta/evaluate\.py: line \d+: not valid Python"):
