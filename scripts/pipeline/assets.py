@@ -10,10 +10,10 @@ same name resolves to the hub id and revision of its row, where it has one.
 import argparse
 import csv
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 from scripts.pipeline import program
@@ -200,12 +200,14 @@ def _python_topics(_: None, folder: Path) -> None:
     write_json(folder / "version.json", {"python": sys.version.split()[0]})
 
 
-def _adroit_pen(_: Path, folder: Path) -> None:
-    """Demonstrations that a planner gives in the package's simulator; takes minutes.
+def _program(module: Path, folder: Path) -> None:
+    """Run a seeded program of this project that fills a folder.
 
-    Loaded by name: an import statement would make every paper's stages depend on that paper's code.
+    In a process of its own: the pipeline imports no paper, and a paper's stages none of another's.
     """
-    import_module("scripts.papers.lpds.pen_demos").build(folder)
+    done = subprocess.run([sys.executable, "-m", str(module), str(folder)], cwd=ROOT)
+    if done.returncode != 0:
+        raise PipelineError(f"python -m {module} ended with status {done.returncode}: see above")
 
 
 _CONVERTERS: dict[str, Callable[..., None]] = {
@@ -213,7 +215,7 @@ _CONVERTERS: dict[str, Callable[..., None]] = {
     "gguf": _gguf_to_safetensors,
     "message_catalogues": _message_catalogues,
     "python_topics": _python_topics,
-    "adroit_pen": _adroit_pen,
+    "program": _program,
 }
 
 

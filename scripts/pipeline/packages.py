@@ -24,12 +24,13 @@ class Source:
     asset: str
     package: str
     """A package of the lock; `npm:<name>`, fetched by npm's own client; `python`, what Python
-    itself ships; `user`, files that a person must place, since their licence wants it so."""
+    itself ships; `user`, files that a person must place, since their licence wants it so;
+    `program`, what a module of this project computes."""
     version: str
     file: str
     """File or folder in the package, relative to where packages are installed, and after a `!` a
-    member of that archive; of an asset that only the hub has, the pattern of the files wanted
-    (default: a model's)."""
+    member of that archive; of a program its module; of an asset that only the hub has, the pattern
+    of the files wanted (default: a model's)."""
     converter: str
     sha256: str
     """Of the package's file, or of the listing of a folder; empty where the content depends on
@@ -48,7 +49,7 @@ class Source:
 
 @contextmanager
 def opened(source: Source, root: Path) -> Iterator[Path | None]:
-    """The checked file or folder of a source; None for Python's own.
+    """The checked file or folder of a source; None for Python's own; a program's module.
 
     Raises:
         PipelineError: the package is missing, of another version or damaged; npm cannot fetch it;
@@ -56,6 +57,9 @@ def opened(source: Source, root: Path) -> Iterator[Path | None]:
     """
     if source.package == "python":
         yield None
+        return
+    if source.package == "program":
+        yield Path(source.file)
         return
     with tempfile.TemporaryDirectory() as scratch:
         name, _, member = source.file.partition("!")

@@ -145,6 +145,26 @@ def test_package_of_another_version_and_none_at_all(tmp_path):
     assert not list((tmp_path / "data/assets").iterdir())
 
 
+def test_a_program_fills_its_asset(tmp_path, monkeypatch):
+    """Whole, or not at all when it fails."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "maker.py").write_text(
+        "import sys, pathlib\npathlib.Path(sys.argv[1], 'made.txt').write_text('made')\n"
+    )
+    (tmp_path / "breaker.py").write_text(
+        "import sys, pathlib\npathlib.Path(sys.argv[1], 'half').touch()\nsys.exit(3)\n"
+    )
+    program = {"package": "program", "converter": "program"}
+    write_sources(
+        tmp_path, row("good", file="maker", **program), row("bad", file="breaker", **program)
+    )
+    build(tmp_path, "good")
+    assert (verified(tmp_path, "good") / "made.txt").read_text() == "made"
+    with pytest.raises(PipelineError, match="python -m breaker ended with status 3"):
+        build(tmp_path, "bad")
+    assert [path.name for path in (tmp_path / "data/assets").iterdir()] == ["good"]
+
+
 def test_unknown_name(root):
     with pytest.raises(PipelineError, match=r"unknown asset 'word' \(did you mean 'words'\?\)"):
         build(root, "word")
@@ -284,7 +304,10 @@ def test_source_is_installed_as_data_sources_csv_says(name):
     if source.package == "user" and not (ROOT / packages.USER_FOLDER / source.file).exists():
         pytest.skip("placed by a person, and here by nobody")
     with packages.opened(source, ROOT) as path:
-        assert source.package == "python" or path.exists()
+        if source.package == "program":
+            assert (ROOT / source.file.replace(".", "/")).with_suffix(".py").is_file()
+        else:
+            assert source.package == "python" or path.exists()
     assert source.licence and source.description
 
 
