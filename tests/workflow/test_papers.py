@@ -36,7 +36,7 @@ class Checkout(Project):
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """A checkout in which all papers have run at smoke scale."""
     assets = subprocess.run(
-        ["snakemake", "--cores", "2", "assets"],
+        ["snakemake", "--cores", "2", "assets", "--config", "scale=smoke"],
         cwd=ROOT,
         env=Project.environment(),
         capture_output=True,
