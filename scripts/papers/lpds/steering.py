@@ -120,19 +120,22 @@ def steer_off_policy(
         draws: of actions, noise and batches.
         examine: called with the policy and the decisions so far, before the first and after each
             of equal parts.
-        note: takes the decisions so far and the means of the updates' diagnostics since the last.
+        note: takes the decisions so far and the means of the updates' diagnostics since the last
+            call; called every `DIAGNOSTIC_EVERY` decisions and after the last.
     """
     part = plan.decisions // (plan.evaluations - 1)
     examine(learner.policy, 0)
     sums: dict[str, Tensor] = {}
+    summed = 0
     for decision in range(1, plan.decisions + 1):
         played = fleet.play(learner.policy.act(fleet.observation, draws))
         replay.add(transitions(decoder, played, draws, plan.bank))
         found = learner.update(replay.sample(draws, plan.batch), draws)
         sums = {name: sums.get(name, 0) + value for name, value in found.items()}
-        if decision % DIAGNOSTIC_EVERY == 0:
-            note(decision, {name: value / DIAGNOSTIC_EVERY for name, value in sums.items()})
-            sums = {}
+        summed += 1
+        if summed == DIAGNOSTIC_EVERY or decision == plan.decisions:
+            note(decision, {name: value / summed for name, value in sums.items()})
+            sums, summed = {}, 0
         if decision % part == 0:
             examine(learner.policy, decision)
 

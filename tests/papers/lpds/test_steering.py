@@ -83,6 +83,49 @@ def test_seeds_together_are_seeds_apart() -> None:
     assert np.allclose(together[:, 1], apart[:, 0], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("decisions", "noted"), [(6, [6]), (20, [20]), (45, [20, 40, 45])], ids=str
+)
+def test_every_update_is_noted_once(
+    decisions: int, noted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run shorter than the interval between notes has one too, and none loses its last part."""
+    monkeypatch.setattr("scripts.papers.lpds.steering.transitions", lambda *_: None)
+    count = iter(range(decisions))
+
+    class Numbered:
+        policy = PriorPolicy(decoder(0))
+
+        def update(self, *_: object) -> dict[str, torch.Tensor]:
+            return {"update": torch.tensor([float(next(count))])}
+
+    class Rested:
+        observation = torch.zeros(1, 1, 17)
+
+        def add(self, *_: object) -> None: ...
+        def play(self, *_: object) -> None: ...
+        def sample(self, *_: object) -> None: ...
+
+    plan = Schedule(
+        warm_up=0, decisions=decisions, batch=1, bank=1, evaluations=decisions + 1, episodes=1
+    )
+    notes: list[tuple[int, float]] = []
+    steer_off_policy(
+        Numbered(),
+        Numbered.policy.decoder,
+        Rested(),
+        Rested(),
+        plan,
+        Draws(generators(0)),
+        lambda *_: None,
+        lambda decision, found: notes.append((decision, float(found["update"]))),
+    )
+    assert [decision for decision, _ in notes] == noted
+    lengths = np.diff([0, *noted])
+    total = sum(mean * length for (_, mean), length in zip(notes, lengths, strict=True))
+    assert total == sum(range(decisions))
+
+
 def broken_at(seed: int, step: int) -> Callable[[Simulator, np.ndarray], Step]:
     """A simulator's step that breaks in the episodes of a seed."""
     sound = Simulator.step
