@@ -1,7 +1,6 @@
 """Demonstrations: episodes of experts, and their normalisation."""
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,12 +64,11 @@ class Episodes:
 
 @dataclass(frozen=True)
 class Expert:
-    """One source of demonstrations: its name, its mean score and what it cost."""
+    """One source of demonstrations: its name, its mean score and over how many episodes."""
 
     source: str
     score: float
     episodes: int
-    seconds: float
 
 
 def halfcheetah(
@@ -85,7 +83,7 @@ def halfcheetah(
         rng: of the search and the noise.
     """
     simulator, found, experts = make("halfcheetah", horizon), Episodes(), []
-    iterations, start = settings["iterations"], time.process_time()
+    iterations = settings["iterations"]
     wanted = {max(1, round(iterations * share)) for share in (0.25, 0.5, 1.0)}
     snapshots: list[LinearPolicy] = [
         policy
@@ -94,7 +92,6 @@ def halfcheetah(
         )
         if number in wanted
     ]
-    spent = time.process_time() - start
     for source, policy in enumerate(snapshots):
         scores = [
             found.add(
@@ -109,7 +106,7 @@ def halfcheetah(
             for _ in range(settings["episodes"])
         ]
         name = f"ARS, snapshot {source + 1} of {len(snapshots)}"
-        experts.append(Expert(name, float(np.mean(scores)), len(scores), spent))
+        experts.append(Expert(name, float(np.mean(scores)), len(scores)))
     return found, experts
 
 
@@ -129,14 +126,12 @@ def pick_place(
 
     simulator, found, experts = make("pick_place", horizon), Episodes(), []
     for source, side in enumerate((-1, 1)):
-        start = time.process_time()
         scores = []
         for _ in range(settings["episodes"]):
             actor = approaching(side * settings["offset"], settings["noise"], rng)
             scores.append(found.add(simulator, DEMO_SEEDS + len(found.scores), actor, source))
         name = f"scripted, puck {'left' if side < 0 else 'right'}"
-        spent = time.process_time() - start
-        experts.append(Expert(name, float(np.mean(scores)), len(scores), spent))
+        experts.append(Expert(name, float(np.mean(scores)), len(scores)))
     return found, experts
 
 
@@ -160,8 +155,3 @@ def normalisation(demos: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         ranges[f"{name}_high"] = torch.where(flat, high + 1, high)
     size = demos["rewards"].abs().mean().clamp(min=1e-6)
     return {**ranges, "reward_scale": (1 / size).reshape(1)}
-
-
-def total_seconds(experts: Iterable[Expert]) -> float:
-    """CPU seconds of all experts."""
-    return sum(expert.seconds for expert in experts)

@@ -2,11 +2,11 @@
 
     python -m scripts.papers.lpds.pen_demos FOLDER
 
-The same seed gives the same demonstrations, bit for bit; it takes some minutes of one core.
+The same seed gives the same demonstrations, bit for bit; it takes some minutes of one core (as
+logs/assets/adroit-pen-demos.benchmark.tsv tells where Snakemake builds it).
 """
 
 import argparse
-import time
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,7 @@ def build(
     most_attempts: int = MOST_ATTEMPTS,
 ) -> None:
     """Write demos.safetensors (the tensors of demos.Episodes) and build.json (seed, attempts, the
-    share of the attempts that succeed, of the kept episodes that do, and CPU seconds).
+    share of the attempts that succeed, and of the kept episodes that do).
 
     Attempt i starts from environment seed first_seed + i. Successes and near-successes are kept;
     an attempt ends where the pen is dropped.
@@ -52,7 +52,7 @@ def build(
     Raises:
         PipelineError: too few episodes are worth keeping.
     """
-    start, kept, succeeded, attempt = time.process_time(), Episodes(), 0, 0
+    kept, succeeded, attempt = Episodes(), 0, 0
     simulator = make("pen", horizon)
     while len(kept.scores) < episodes:
         if attempt == most_attempts:
@@ -76,7 +76,6 @@ def build(
             "attempts": attempt,
             "success_share": succeeded / attempt,
             "kept_success_share": kept_share,
-            "cpu_seconds": round(time.process_time() - start, 1),
         },
     )
 

@@ -53,7 +53,7 @@ def built_ahead(job: Job) -> tuple[dict[str, torch.Tensor], list[Expert]]:
     again = "snakemake --cores 1 data/assets/adroit-pen-demos/manifest.json"
     built = read_json(folder / "build.json", again)
     tensors = read_tensors(folder / "demos.safetensors", again, "cpu")
-    expert = Expert("MPPI", built["success_share"], built["episodes"], built["cpu_seconds"])
+    expert = Expert("MPPI", built["success_share"], built["episodes"])
     return tensors, [expert]
 
 
