@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from scripts.papers.lpds.decoder import cloning_loss, init_network
 from scripts.papers.lpds.draws import Draws
@@ -49,8 +50,8 @@ def windows(episodes: Tensor, actions: Tensor, chunk: int) -> tuple[Tensor, Tens
 
 def clone(
     kind: str,
-    observations: Tensor,
-    chunks: Tensor,
+    observations: Sequence[Tensor],
+    chunks: Sequence[Tensor],
     cloning: Cloning,
     generators: Sequence[torch.Generator],
     log: Callable[[int, Tensor], None],
@@ -60,14 +61,18 @@ def clone(
 
     Args:
         kind: diffusion or flow.
-        observations: normalised, [M, O].
-        chunks: normalised, [M, D].
+        observations: of each seed's own demonstrations, normalised, S of [M, O].
+        chunks: normalised, S of [M, D]; M may differ between seeds.
         cloning: settings.
         generators: one a seed.
         log: takes a step and the losses [S].
         device: where it runs.
     """
-    sizes = observations.shape[1], chunks.shape[1], cloning.width
+    sizes = observations[0].shape[1], chunks[0].shape[1], cloning.width
+    counts = [len(one) for one in chunks]
+    # seeds with fewer chunks are filled up with zeros, which are never drawn
+    observation_store, chunk_store = (pad_sequence(one, True) for one in (observations, chunks))
+    seeds = torch.arange(len(counts), device=device)[:, None]
     params = trainable(init_network(*sizes, generators), device)
     average = copied(params)
     draws = Draws(generators, device)
@@ -76,8 +81,8 @@ def clone(
     for step in range(1, cloning.steps + 1):
         rate = last + (first - last) * (1 + math.cos(math.pi * step / cloning.steps)) / 2
         optimiser.param_groups[0]["lr"] = rate
-        chosen = draws.integers(len(chunks), cloning.batch)
-        loss = cloning_loss(kind, params, observations[chosen], chunks[chosen], draws)
+        at = seeds, draws.integers(counts, cloning.batch)
+        loss = cloning_loss(kind, params, observation_store[at], chunk_store[at], draws)
         optimiser.zero_grad(set_to_none=True)
         loss.sum().backward()
         optimiser.step()

@@ -9,10 +9,10 @@ import torch
 from scripts.papers.lpds.ars import LinearPolicy, Search, search
 from scripts.papers.lpds.tasks import Simulator, make, score
 
-DEMO_SEEDS = 0
-RANDOM_SEEDS = 500
-"""Environment seeds: demonstrations from 0, the random policy's episodes from 500 (all below
-1000, where neither steering nor evaluation begins)."""
+RANDOM_EPISODES = 500_000
+SEEDS_APART = 1_000_000
+"""Environment seeds: the demonstrations of seed s begin at s million, the random policy's episodes
+half a million later. Steering and evaluation have theirs between ten and a hundred thousand."""
 
 Actor = Callable[[np.ndarray], np.ndarray]
 
@@ -72,7 +72,7 @@ class Expert:
 
 
 def halfcheetah(
-    settings: dict, horizon: int, rng: np.random.Generator
+    settings: dict, horizon: int, rng: np.random.Generator, first: int
 ) -> tuple[Episodes, list[Expert]]:
     """Episodes of a linear policy at a quarter, half and the end of its search, actions with noise:
     many ways to run, of mixed quality.
@@ -81,6 +81,7 @@ def halfcheetah(
         settings: iterations, episodes (of each snapshot) and noise.
         horizon: steps an episode.
         rng: of the search and the noise.
+        first: environment seed of the first episode.
     """
     simulator, found, experts = make("halfcheetah", horizon), Episodes(), []
     iterations = settings["iterations"]
@@ -88,7 +89,7 @@ def halfcheetah(
     snapshots: list[LinearPolicy] = [
         policy
         for number, policy in enumerate(
-            search(simulator, Search(), iterations, rng, DEMO_SEEDS), start=1
+            search(simulator, Search(), iterations, rng, first), start=1
         )
         if number in wanted
     ]
@@ -96,7 +97,7 @@ def halfcheetah(
         scores = [
             found.add(
                 simulator,
-                DEMO_SEEDS + len(found.scores),
+                first + len(found.scores),
                 lambda seen, policy=policy: (
                     policy.act(seen)
                     + settings["noise"] * rng.standard_normal(simulator.spec.action)
@@ -111,7 +112,7 @@ def halfcheetah(
 
 
 def pick_place(
-    settings: dict, horizon: int, rng: np.random.Generator
+    settings: dict, horizon: int, rng: np.random.Generator, first: int
 ) -> tuple[Episodes, list[Expert]]:
     """Episodes of Meta-World's own scripted expert, actions with noise, that approach the puck from
     two sides.
@@ -121,6 +122,7 @@ def pick_place(
             metres, an approach aims until it descends.
         horizon: steps an episode.
         rng: of the noise.
+        first: environment seed of the first episode.
     """
     from scripts.papers.lpds.scripted import approaching
 
@@ -129,18 +131,34 @@ def pick_place(
         scores = []
         for _ in range(settings["episodes"]):
             actor = approaching(side * settings["offset"], settings["noise"], rng)
-            scores.append(found.add(simulator, DEMO_SEEDS + len(found.scores), actor, source))
+            scores.append(found.add(simulator, first + len(found.scores), actor, source))
         name = f"scripted, puck {'left' if side < 0 else 'right'}"
         experts.append(Expert(name, float(np.mean(scores)), len(scores)))
     return found, experts
 
 
-def random_score(task: str, horizon: int, episodes: int, rng: np.random.Generator) -> float:
-    """Mean score of uniform actions."""
+def resampled(
+    tensors: dict[str, torch.Tensor], rng: np.random.Generator
+) -> dict[str, torch.Tensor]:
+    """As many episodes, drawn with replacement: what another set of demonstrations might be."""
+    numbers = tensors["episodes"].unique()
+    rows = [
+        torch.nonzero(tensors["episodes"] == numbers[chosen]).ravel()
+        for chosen in rng.integers(len(numbers), size=len(numbers))
+    ]
+    lengths = torch.tensor([len(one) for one in rows])
+    found = {name: values[torch.cat(rows)] for name, values in tensors.items()}
+    return {**found, "episodes": torch.arange(len(rows)).repeat_interleave(lengths)}
+
+
+def random_score(
+    task: str, horizon: int, episodes: int, rng: np.random.Generator, first: int
+) -> float:
+    """Mean score of uniform actions, from environment seed `first` on."""
     simulator, found = make(task, horizon), Episodes()
     width = simulator.spec.action
     for number in range(episodes):
-        found.add(simulator, RANDOM_SEEDS + number, lambda _: rng.uniform(-1, 1, width), 0)
+        found.add(simulator, first + number, lambda _: rng.uniform(-1, 1, width), 0)
     return float(np.mean(found.scores))
 
 

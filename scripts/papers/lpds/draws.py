@@ -27,9 +27,15 @@ class Draws:
         """Uniform numbers in [0, 1), [S, *shape]."""
         return self._stack([torch.rand(shape, generator=one) for one in self.generators])
 
-    def integers(self, high: int, *shape: int) -> Tensor:
-        """Integers in [0, high), [S, *shape]."""
-        return self._stack([torch.randint(high, shape, generator=one) for one in self.generators])
+    def integers(self, high: int | Sequence[int], *shape: int) -> Tensor:
+        """Integers in [0, high), [S, *shape]; `high` may differ between seeds."""
+        highs = [high] * len(self.generators) if isinstance(high, int) else high
+        return self._stack(
+            [
+                torch.randint(below, shape, generator=one)
+                for below, one in zip(highs, self.generators, strict=True)
+            ]
+        )
 
     def _stack(self, draws: list[Tensor]) -> Tensor:
         return torch.stack(draws).to(self.device)

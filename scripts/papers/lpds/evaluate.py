@@ -17,10 +17,11 @@ from scripts.papers.lpds.cloning import Cloning
 from scripts.papers.lpds.draws import Draws
 from scripts.papers.lpds.entropy import clipped_share, kozachenko_leonenko
 from scripts.papers.lpds.filmstrip import film
-from scripts.papers.lpds.interaction import Norm, Policy
+from scripts.papers.lpds.interaction import Policy
 from scripts.papers.lpds.lagrangian import REDUCTIONS
-from scripts.papers.lpds.policies import load_policy
+from scripts.papers.lpds.policies import load_norm, load_policy
 from scripts.papers.lpds.steer import EVALUATION_EPISODES
+from scripts.papers.lpds.tasks import TASKS
 from scripts.papers.lpds.train import columns
 from scripts.pipeline.errors import PipelineError
 from scripts.pipeline.stage import Job, Run, main
@@ -130,9 +131,8 @@ def sampled_actions(job: Job, arm: str, task: str) -> np.ndarray:
     visited = [job.load_tensors("steer", f"states_{task}", _BASE, seed) for seed in seeds]
     states = torch.stack([one["observation"] for one in visited])[:, : settings["states"]]
     draws = Draws([run.generator(f"{task}.entropy") for run in runs], job.device)
-    width = len(job.load_tensors("prepare", f"norm_{task}")["action_low"])
     parts = [
-        first_actions(policy, part, settings["samples"], width, draws)
+        first_actions(policy, part, settings["samples"], TASKS[task].action, draws)
         for part in states.split(_AT_ONCE, dim=1)
     ]
     return torch.cat(parts, dim=1).double().cpu().numpy()
@@ -166,7 +166,7 @@ def save_films(job: Job, run: Run, tasks: list[str]) -> None:
     """Pictures of the first evaluated episode of each task, frozen beside steered policy."""
     settings, told = job.params["film"], []
     for task in tasks:
-        norm = Norm(job.load_tensors("prepare", f"norm_{task}"))
+        norm = load_norm(job, task, [run.seed])
         frames = {}
         for arm in (_BASE, run.arm):
             shown = film(

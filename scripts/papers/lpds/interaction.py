@@ -26,14 +26,22 @@ class Norm:
     """Min-max scaling of a task's observations and actions to [-1, 1], from its demonstrations.
 
     Args:
-        tensors: observation_low/high [O], action_low/high [A], reward_scale [1].
+        tensors: observation_low/high [O], action_low/high [A], reward_scale [1]; of S seeds
+            with an axis for them in front, [S, 1, O] and so on: see `stacked`.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._low, self._high = tensors["observation_low"], tensors["observation_high"]
-        self._action_low = tensors["action_low"].cpu().numpy()
-        self._action_span = tensors["action_high"].cpu().numpy() - self._action_low
-        self.reward_scale = float(tensors["reward_scale"])
+        # actions [S, W, chunk, A] have an axis more than observations [S, W, O]
+        self._action_low = tensors["action_low"].unsqueeze(-2).cpu().numpy()
+        self._action_span = tensors["action_high"].unsqueeze(-2).cpu().numpy() - self._action_low
+        self.reward_scale = tensors["reward_scale"].cpu().numpy()
+
+    @classmethod
+    def stacked(cls, seeds: Sequence[Mapping[str, Tensor]]) -> "Norm":
+        """The scaling of S seeds, each with its own demonstrations, for what is [S, W, ...]."""
+        names = ("observation_low", "observation_high", "action_low", "action_high", "reward_scale")
+        return cls({name: torch.stack([one[name] for one in seeds])[:, None] for name in names})
 
     def observation(self, raw: Tensor) -> Tensor:
         """Scaled observations; outside the demonstrations' range they leave [-1, 1], up to 5."""
@@ -47,7 +55,7 @@ class Norm:
 
     def steps_of(self, chunk: Tensor) -> np.ndarray:
         """Actions of a simulator's steps, clipped to its box: [..., chunk, A] of [..., D]."""
-        scaled = chunk.unflatten(-1, (-1, len(self._action_low))).cpu().numpy()
+        scaled = chunk.unflatten(-1, (-1, self._action_low.shape[-1])).cpu().numpy()
         return ((scaled + 1) / 2 * self._action_span + self._action_low).clip(-1, 1)
 
 
@@ -73,7 +81,7 @@ class Fleet:
 
     Args:
         task, horizon: what is simulated, and steps an episode.
-        norm: of the task.
+        norm: of the task, one for all columns or stacked in their order.
         seeds: a number for each of the S columns; columns may share one.
         first_episode: episode e of seed s starts from first_episode + 1000 s + e.
         width: simulators a seed.

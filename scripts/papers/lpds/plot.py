@@ -101,8 +101,11 @@ def _learning(job: Job, curves: "pd.DataFrame") -> None:
         for arm in arms:
             look = {"linestyle": "--"} if arm.startswith("bc") else {}
             _line(axes, curves[curves["arm"] == arm], f"{task}.score", LOOKS[arm], **look)
-        expert = float(job.load_tensors("prepare", f"norm_{task}")["expert_score"])
-        axes.axhline(expert, color="black", linestyle=":", marker="", label="expert")
+        experts = [
+            float(job.load_tensors("prepare", f"norm_{task}_s{seed}")["expert_score"])
+            for seed in job.seeds
+        ]
+        axes.axhline(np.mean(experts), color="black", linestyle=":", marker="", label="expert")
         success = TASKS[task].success
         axes.set(
             title=TITLES[task],

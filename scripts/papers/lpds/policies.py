@@ -10,7 +10,7 @@ from scripts.papers.lpds.decoder import Decoder, PriorPolicy
 from scripts.papers.lpds.dppo import Dppo, DppoPolicy
 from scripts.papers.lpds.dsrl import NoiseActorCritic, NoisePolicy
 from scripts.papers.lpds.idql import Idql, IdqlPolicy
-from scripts.papers.lpds.interaction import Policy
+from scripts.papers.lpds.interaction import Norm, Policy
 from scripts.papers.lpds.lagrangian import (
     ActionOffsetPolicy,
     Budget,
@@ -91,6 +91,11 @@ def load_decoder(job: Job, kind: str, task: str, seeds: Sequence[int]) -> Decode
     tensors = [job.load_tensors("train", task, kind, seed) for seed in seeds]
     params = {name: torch.stack([one[name] for one in tensors]) for name in tensors[0]}
     return Decoder.freeze(kind, params, job.params["decoders"][kind]["steps"])
+
+
+def load_norm(job: Job, task: str, seeds: Sequence[int]) -> Norm:
+    """The scaling of some seeds' demonstrations, stacked in that order."""
+    return Norm.stacked([job.load_tensors("prepare", f"norm_{task}_s{seed}") for seed in seeds])
 
 
 def load_policy(job: Job, arm: str, task: str, seeds: Sequence[int]) -> Policy:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from scripts.papers.lpds.decoder import PriorPolicy
 from scripts.papers.lpds.draws import Draws
-from scripts.papers.lpds.interaction import Fleet, Norm
+from scripts.papers.lpds.interaction import Fleet
 from scripts.papers.lpds.learning import Learning
-from scripts.papers.lpds.policies import load_decoder, make_learner
+from scripts.papers.lpds.policies import load_decoder, load_norm, make_learner
 from scripts.papers.lpds.replay import Replay
 from scripts.papers.lpds.steering import (
     RMS_STATES,
@@ -110,7 +110,6 @@ class Shared:
         self.learning = Learning(
             **{**job.params["learning"], "hidden": tuple(job.params["learning"]["hidden"])}
         )
-        self.norm = cache(lambda task: Norm(job.load_tensors("prepare", f"norm_{task}")))
         self.decoder = cache(lambda kind, task, seeds: load_decoder(job, kind, task, seeds))
         self.fleet = cache(self._fleet)
         self.warmed = cache(self._warmed)
@@ -128,7 +127,8 @@ class Shared:
 
     def _fleet(self, task: str, seeds: tuple[int, ...], first: int, width: int) -> Fleet:
         horizon = self.job.params["tasks"][task]["horizon"]
-        return Fleet(task, horizon, self.norm(task), seeds, first, width, self.job.device)
+        norm = load_norm(self.job, task, seeds)
+        return Fleet(task, horizon, norm, seeds, first, width, self.job.device)
 
     def _warmed(
         self, kind: str, task: str, seeds: tuple[int, ...], plan: Schedule
@@ -218,7 +218,7 @@ def record(
     scores = np.stack(course.scores)[:, column]
     if column in found.broken or not np.isfinite(scores).all():
         return []
-    expert = float(job.load_tensors("prepare", f"norm_{task}")["expert_score"])
+    expert = float(job.load_tensors("prepare", f"norm_{task}_s{run.seed}")["expert_score"])
     steps, means = np.array(course.steps), scores.mean(axis=1)
     values = [
         ("decoder_changed", float(found.decoder_changed[column]), "yes or no", 1),

@@ -84,8 +84,10 @@ def train_flow(cloning: Cloning, steps: int, generators: list[torch.Generator]) 
         steps: Euler steps.
         generators: one a seed.
     """
-    observations = torch.zeros(len(MODES), _OBSERVATION)
-    params = clone("flow", observations, mode_chunks(), cloning, generators, lambda *_: None)
+    seeds = len(generators)
+    observations = [torch.zeros(len(MODES), _OBSERVATION)] * seeds
+    chunks = [mode_chunks()] * seeds
+    params = clone("flow", observations, chunks, cloning, generators, lambda *_: None)
     return Decoder.freeze("flow", params, steps)
 
 

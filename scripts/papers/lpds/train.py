@@ -27,11 +27,8 @@ def columns(job: Job, arm: str) -> list[Run]:
 
 def clone_task(job: Job, runs: list[Run], task: str) -> Params:
     """Decoders of all seeds for a task; losses go to the seeds' curves."""
-    norm = Norm(job.load_tensors("prepare", f"norm_{task}"))
-    demos = job.load_tensors("prepare", f"demos_{task}")
-    actions, chunk = norm.action(demos["actions"].cpu()), job.params["tasks"][task]["chunk"]
-    starts, chunks = windows(demos["episodes"].cpu(), actions, chunk)
-    observations = norm.observation(demos["observations"])[starts.to(job.device)]
+    chunk = job.params["tasks"][task]["chunk"]
+    observations, chunks = zip(*(lessons(job, task, run.seed, chunk) for run in runs), strict=True)
 
     def log(step: int, losses: torch.Tensor) -> None:
         for run, loss in zip(runs, losses.tolist(), strict=True):
@@ -41,12 +38,21 @@ def clone_task(job: Job, runs: list[Run], task: str) -> Params:
     return clone(
         runs[0].arm,
         observations,
-        chunks.to(job.device),
+        chunks,
         Cloning(**{**settings, "rate": tuple(settings["rate"])}),
         [run.generator(f"{task}.cloning") for run in runs],
         log,
         job.device,
     )
+
+
+def lessons(job: Job, task: str, seed: int, chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normalised observations [M, O] and chunks [M, D] of a seed's demonstrations."""
+    norm = Norm(job.load_tensors("prepare", f"norm_{task}_s{seed}"))
+    demos = job.load_tensors("prepare", f"demos_{task}_s{seed}")
+    actions = norm.action(demos["actions"].cpu())
+    starts, chunks = windows(demos["episodes"].cpu(), actions, chunk)
+    return norm.observation(demos["observations"])[starts.to(job.device)], chunks.to(job.device)
 
 
 if __name__ == "__main__":

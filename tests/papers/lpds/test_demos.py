@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from scripts.papers.lpds import demos, pen_demos
-from scripts.papers.lpds.demos import DEMO_SEEDS, Episodes, normalisation, random_score
+from scripts.papers.lpds.demos import Episodes, normalisation, random_score, resampled
 from scripts.papers.lpds.mppi import Mppi
 from scripts.papers.lpds.tasks import TASKS, Simulator, make, score
 from scripts.pipeline.errors import PipelineError
@@ -41,24 +41,24 @@ def replays(task: str, tensors: dict[str, torch.Tensor], seed_of: list[int], hor
 
 def test_halfcheetah_from_three_snapshots() -> None:
     settings = {"iterations": 4, "episodes": 2, "noise": 0.1}
-    found, experts = demos.halfcheetah(settings, 12, np.random.default_rng(0))
+    found, experts = demos.halfcheetah(settings, 12, np.random.default_rng(0), 70)
     tensors = found.tensors()
-    replays("halfcheetah", tensors, list(range(DEMO_SEEDS, DEMO_SEEDS + 6)), 12)
+    replays("halfcheetah", tensors, list(range(70, 76)), 12)
     assert tensors["sources"].reshape(6, 12)[:, 0].tolist() == [0, 0, 1, 1, 2, 2]
     assert [expert.episodes for expert in experts] == [2, 2, 2]
     rewards = tensors["rewards"].double().reshape(3, 2, 12).sum(dim=2)
     for expert, scores in zip(experts, rewards, strict=True):
         assert expert.score == pytest.approx(float(scores.mean()), rel=1e-5)
-    again, _ = demos.halfcheetah(settings, 12, np.random.default_rng(0))
+    again, _ = demos.halfcheetah(settings, 12, np.random.default_rng(0), 70)
     for name, rows in again.tensors().items():
         assert torch.equal(rows, tensors[name])
 
 
 def test_pick_place_from_two_sides() -> None:
     settings = {"episodes": 2, "noise": 0.3, "offset": 0.06}
-    found, experts = demos.pick_place(settings, 80, np.random.default_rng(0))
+    found, experts = demos.pick_place(settings, 80, np.random.default_rng(0), 70)
     tensors = found.tensors()
-    replays("pick_place", tensors, list(range(DEMO_SEEDS, DEMO_SEEDS + 4)), 80)
+    replays("pick_place", tensors, list(range(70, 74)), 80)
     assert set(tensors["rewards"].tolist()) <= {-1.0, 0.0}
     assert tensors["sources"][tensors["episodes"] == 3].unique().tolist() == [1]
     assert found.scores == [
@@ -90,9 +90,28 @@ def test_normalisation_spans_the_demonstrations() -> None:
 
 
 def test_random_actions_are_seeded_and_poor() -> None:
-    first = random_score("halfcheetah", 20, 2, np.random.default_rng(0))
-    assert first == random_score("halfcheetah", 20, 2, np.random.default_rng(0))
-    assert random_score("pick_place", 10, 2, np.random.default_rng(0)) == 0.0
+    first = random_score("halfcheetah", 20, 2, np.random.default_rng(0), 9)
+    assert first == random_score("halfcheetah", 20, 2, np.random.default_rng(0), 9)
+    assert first != random_score("halfcheetah", 20, 2, np.random.default_rng(0), 10)
+    assert random_score("pick_place", 10, 2, np.random.default_rng(0), 9) == 0.0
+
+
+def test_a_resample_is_whole_episodes_with_new_numbers() -> None:
+    lengths, rng = torch.tensor([3, 1, 4, 2]), np.random.default_rng(0)
+    old = torch.arange(4).repeat_interleave(lengths)
+    tensors = {"episodes": old, "actions": torch.arange(10.0)[:, None], "sources": old % 2}
+    counts = np.zeros(4)
+    for _ in range(300):
+        found = resampled(tensors, rng)
+        assert found["episodes"].unique().tolist() == [0, 1, 2, 3]
+        for number in range(4):
+            rows = found["episodes"] == number
+            taken = found["actions"][rows].ravel()
+            original = int(old[int(taken[0])])
+            assert taken.tolist() == tensors["actions"][old == original].ravel().tolist()
+            assert found["sources"][rows].unique().tolist() == [original % 2]
+            counts[original] += 1
+    assert abs(counts / 1200 - 0.25).max() < 0.05
 
 
 def built(folder: Path, **changes: object) -> tuple[dict[str, torch.Tensor], dict]:

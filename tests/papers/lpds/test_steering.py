@@ -224,6 +224,30 @@ def test_scaling_there_and_back() -> None:
     assert scale.observation(torch.full((1, 17), 1e9)).max() == 5
 
 
+def test_stacked_scalings_are_each_seeds_own() -> None:
+    rng = torch.Generator().manual_seed(0)
+    tensors = [
+        {
+            "observation_low": -1 - torch.rand(17, generator=rng),
+            "observation_high": 1 + torch.rand(17, generator=rng),
+            "action_low": -torch.rand(6, generator=rng),
+            "action_high": torch.rand(6, generator=rng),
+            "reward_scale": 1 + torch.rand(1, generator=rng),
+        }
+        for _ in range(3)
+    ]
+    together, apart = Norm.stacked(tensors), [Norm(one) for one in tensors]
+    raw, chunks = torch.randn(3, 2, 17), torch.rand(3, 2, CHUNK * 6) * 2 - 1
+    rewards = np.ones((3, 2, 1), np.float32)
+    assert together.observation(raw).shape == (3, 2, 17)
+    assert together.steps_of(chunks).shape == (3, 2, CHUNK, 6)
+    for seed, one in enumerate(apart):
+        assert torch.equal(together.observation(raw)[seed], one.observation(raw[seed]))
+        assert np.array_equal(together.steps_of(chunks)[seed], one.steps_of(chunks[seed]))
+        scaled = (rewards * together.reward_scale)[seed]
+        assert np.array_equal(scaled, rewards[seed] * one.reward_scale)
+
+
 def test_windows_stay_within_their_episodes() -> None:
     episodes = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
     actions = torch.arange(9.0)[:, None]
@@ -236,17 +260,25 @@ def test_windows_stay_within_their_episodes() -> None:
 
 @pytest.mark.parametrize("kind", ["diffusion", "flow"])
 def test_cloning_learns_what_the_observation_tells(kind: str) -> None:
-    """Chunks a = (s, -s): the decoder gives them back, each seed as trained apart."""
+    """Of seed 0 chunks are (s, -s), of seed 1 (-s, s) from fewer demonstrations: each decoder gives
+    back its own, as if trained apart."""
     observations = torch.linspace(-0.9, 0.9, 64)[:, None]
-    chunks = torch.cat([observations, -observations], dim=1)
+    chunks = torch.stack(
+        [torch.cat([sign * observations, -sign * observations], 1) for sign in (1, -1)]
+    )
+    shown = [slice(None), slice(0, 64, 2)]
     cloning = Cloning(32, 600, 64, (3e-3, 1e-4), 1e-6, 0.99)
 
     def cloned(*seeds: int) -> Decoder:
         losses = []
         params = clone(
-            kind, observations, chunks, cloning, generators(*seeds),
+            kind,
+            [observations[shown[seed]] for seed in seeds],
+            [chunks[seed, shown[seed]] for seed in seeds],
+            cloning,
+            generators(*seeds),
             lambda step, loss: losses.append(loss),
-        )  # fmt: skip
+        )
         assert losses[-1].max() < losses[0].min()
         return Decoder.freeze(kind, params, 5)
 
