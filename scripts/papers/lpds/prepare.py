@@ -63,12 +63,12 @@ def prepare_seed(
 
 
 def built_ahead(job: Job) -> tuple[dict[str, torch.Tensor], list[Expert]]:
-    """The pen's demonstrations, an asset, since planning them takes minutes."""
+    """The pen's demonstrations, an asset, since training their expert takes minutes."""
     folder = job.asset("pen")
     again = "snakemake --cores 1 data/assets/adroit-pen-demos/manifest.json"
     built = read_json(folder / "build.json", again)
     tensors = read_tensors(folder / "demos.safetensors", again, "cpu")
-    expert = Expert("MPPI", built["success_share"], built["episodes"])
+    expert = Expert("PPO with noise", built["success_share"], built["episodes"])
     return tensors, [expert]
 
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from scripts.papers.lpds import demos, pen_demos
+from scripts.papers.lpds import demos, pen_demos, tasks
 from scripts.papers.lpds.demos import Episodes, normalisation, random_score, resampled
-from scripts.papers.lpds.mppi import Mppi
-from scripts.papers.lpds.tasks import TASKS, Simulator, make, score
+from scripts.papers.lpds.pen_expert import PenPolicy, Training
+from scripts.papers.lpds.tasks import TASKS, Simulator, make
 from scripts.pipeline.errors import PipelineError
 
-SMALL = Mppi(samples=4, horizon=3)
+SMALL = Training(iterations=1, pens=4, horizon=4)
 
 
 def replays(task: str, tensors: dict[str, torch.Tensor], seed_of: list[int], horizon: int) -> None:
@@ -123,53 +123,47 @@ def built(folder: Path, **changes: object) -> tuple[dict[str, torch.Tensor], dic
 
 
 def test_the_pens_demonstrations_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pen_demos, "NEAR_SUCCESS", -1.0)
+    monkeypatch.setattr(tasks, "PEN_SUCCESS_SHARE", -1.0)
     tensors, about = built(tmp_path / "a")
     replays("pen", tensors, [90_000, 90_001], 4)
     again, _ = built(tmp_path / "b")
     assert all(torch.equal(rows, again[name]) for name, rows in tensors.items())
-    assert about["episodes"] == about["attempts"] == 2 and about["horizon"] == 4
-    assert about["success_share"] == about["kept_success_share"] == 0.0
-    assert tensors["sources"].unique().tolist() == [pen_demos.NEARLY]
+    assert about == {
+        "seed": 0, "episodes": 2, "horizon": 4, "attempts": 2, "success_share": 1.0
+    }  # fmt: skip
 
 
-def test_successes_and_near_successes_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of four attempts two are kept, of which one succeeds."""
-    outcomes = {90_000: None, 90_001: 0.0, 90_002: None, 90_003: 1.0}
+def test_only_successes_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = {90_000: 0.0, 90_001: 1.0, 90_002: 0.0, 90_003: 1.0}
 
-    def play(simulator: Simulator, seed: int, settings: Mppi) -> Episodes | None:
-        assert simulator.horizon == 4 and settings == SMALL
-        if outcomes[seed] is None:
-            return None
-        won = outcomes[seed] == 1.0
+    def play(simulator: Simulator, seed: int, policy: PenPolicy) -> Episodes:
+        assert simulator.horizon == 4
         return Episodes(
-            [np.zeros(45, np.float32)] * 4, [np.zeros(24, np.float32)] * 4, [0.0] * 4,
-            [won] * 4, [0] * 4, [pen_demos.SUCCESS if won else pen_demos.NEARLY] * 4,
-            [outcomes[seed]],
+            [np.full(45, seed, np.float32)] * 4, [np.zeros(24, np.float32)] * 4, [0.0] * 4,
+            [outcomes[seed] == 1.0] * 4, [0] * 4, [0] * 4, [outcomes[seed]],
         )  # fmt: skip
 
     monkeypatch.setattr(pen_demos, "play", play)
     tensors, about = built(tmp_path)
     assert tensors["episodes"].tolist() == [0] * 4 + [1] * 4
-    assert tensors["sources"].tolist() == [1] * 4 + [0] * 4
-    assert (about["attempts"], about["success_share"]) == (4, 0.25)
-    assert about["kept_success_share"] == 0.5
+    assert tensors["observations"][:, 0].tolist() == [90_001] * 4 + [90_003] * 4
+    assert (about["attempts"], about["success_share"]) == (4, 0.5)
 
 
-def test_a_dropped_or_unturned_pen_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulator = make("pen", 3)
-    assert pen_demos.play(simulator, 90_000, SMALL) is None  # not turned yet
-    monkeypatch.setattr(pen_demos, "NEAR_SUCCESS", -1.0)
-    kept = pen_demos.play(simulator, 90_000, SMALL)
-    assert kept is not None
-    assert kept.scores == [score("pen", kept.rewards, kept.successes)]
-    monkeypatch.setattr(pen_demos, "DROPPED", 1.0)
-    assert pen_demos.play(simulator, 90_000, SMALL) is None
+def test_the_pens_expert_acts_with_noise() -> None:
+    simulator = make("pen", 4)
+    simulator.reset(90_000)
+    policy = pen_demos.train(simulator, SMALL, 0)
+    played = pen_demos.play(simulator, 90_000, policy)
+    again = pen_demos.play(simulator, 90_000, policy)
+    assert np.array_equal(played.actions, again.actions)
+    noise = np.array(played.actions) - [policy.act(seen) for seen in played.observations]
+    expected = pen_demos.NOISE * np.random.default_rng([0, 90_000]).standard_normal((4, 24))
+    inside = np.abs(played.actions) < 1
+    assert np.allclose(noise[inside], expected[inside], atol=1e-6)
 
 
-def test_too_few_episodes_worth_keeping_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="of 3 attempts with the pen 0 are worth keeping"):
+def test_too_few_successes_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="of 3 attempts with the pen 0 succeed"):
         built(tmp_path, most_attempts=3)
     assert not list(tmp_path.iterdir())

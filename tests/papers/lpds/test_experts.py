@@ -1,12 +1,15 @@
-"""The three experts: random search, planning with the pen, and Meta-World's script."""
+"""The three experts: random search, the pen's trained policy, and Meta-World's script."""
+
+from dataclasses import replace
 
 import mujoco
 import numpy as np
 import pytest
+import torch
 
-from scripts.papers.lpds import mppi
+from scripts.papers.lpds import pen_expert
 from scripts.papers.lpds.ars import LinearPolicy, Search, search
-from scripts.papers.lpds.mppi import Mppi, PenModel, Planner
+from scripts.papers.lpds.pen_expert import PenPolicy, Pens, Training, gaussian, train, turned
 from scripts.papers.lpds.scripted import approaching
 from scripts.papers.lpds.tasks import Simulator, Step, TaskSpec, make
 
@@ -74,101 +77,148 @@ def test_one_iteration_of_random_search_by_hand() -> None:
     assert np.allclose(policy.deviation, np.std(states, axis=0))
 
 
-def pen(seed: int = 90_001, steps: int = 6) -> Simulator:
+def pen(seed: int = 90_001) -> Simulator:
     simulator = make("pen", 60)
     simulator.reset(seed)
-    rng = np.random.default_rng(seed)
-    for _ in range(steps):
-        simulator.step(rng.uniform(-0.5, 0.5, 24))
     return simulator
 
 
-def sequences(count: int, horizon: int) -> np.ndarray:
-    noise = np.random.default_rng(5).standard_normal((count, 1, 24)).repeat(horizon, axis=1)
+def pens(simulator: Simulator, count: int = 3, seed: int = 0) -> Pens:
+    return Pens(simulator, count, np.random.default_rng(seed))
+
+
+def sequence(steps: int, count: int = 3) -> np.ndarray:
+    noise = np.random.default_rng(5).standard_normal((steps, count, 24))
     return (0.4 * noise).clip(-1, 1)
 
 
 def test_forecasts_with_the_simulators_own_steps_are_the_simulator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mppi, "SUBSTEPS", 5)
-    simulator, actions = pen(), sequences(2, 8)
-    forecast = PenModel(simulator).states(actions)
-    for action, state in zip(actions[1], forecast[1], strict=True):
-        simulator.step(action)
-        data = simulator.world.data
-        assert np.allclose(state, np.r_[data.qpos, data.qvel], atol=1e-9)
+    """Observations too, but for the place and direction, which lag by a substep in the task's."""
+    monkeypatch.setattr(pen_expert, "SUBSTEPS", 5)
+    simulator = pen()
+    first = simulator.reset(90_001)
+    forecast = pens(simulator)
+    forecast.wanted[:] = first[36:39]
+    assert np.allclose(forecast.observations(forecast._states[:, 1:])[1], first, atol=1e-6)
+    for action in sequence(8):
+        seen, _ = forecast.play(action, 1, Training())
+        observation = simulator.step(action[1]).observation
+        assert np.allclose(seen[1, :24], observation[:24], atol=1e-5)
+        assert np.allclose(seen[1, 27:33], observation[27:33], atol=1e-3)
+        assert np.allclose(seen[1], observation, atol=0.02)
 
 
 def test_coarse_forecasts_of_the_pen_are_close() -> None:
-    simulator, actions = pen(), sequences(1, 12)
-    model = PenModel(simulator)
-    places = model.states(actions)[0, :, 24:27]
-    for action, place in zip(actions[0], places, strict=True):
-        simulator.step(action)
-        assert np.linalg.norm(place - simulator.world.data.qpos[24:27]) < 0.01
+    simulator = pen()
+    forecast = pens(simulator)
+    for action in sequence(12):
+        seen, _ = forecast.play(action, 1, Training())
+        observation = simulator.step(action[0]).observation
+        assert np.linalg.norm(seen[0, 24:27] - observation[24:27]) < 0.01
+
+
+def test_an_action_held_is_the_action_repeated() -> None:
+    action = sequence(1)[0]
+    held, once = pens(pen()), pens(pen())
+    seen, played = held.play(action, 3, Training())
+    rewards = [once.play(action, 1, Training()) for _ in range(3)]
+    assert np.allclose(seen, rewards[-1][0], atol=1e-3)  # the solver starts cold at each call
+    assert np.allclose(played.reward, sum(one.reward for _, one in rewards), atol=1e-2)
 
 
 def test_place_and_direction_of_the_pen_against_mujoco() -> None:
     simulator = pen()
-    model, data = simulator.world.model, simulator.world.data
-    planner, env = PenModel(simulator), simulator.world.env
-    rng = np.random.default_rng(0)
+    model, data, env = simulator.world.model, simulator.world.data, simulator.world.env
+    forecast, rng = pens(simulator), np.random.default_rng(0)
     for _ in range(5):
         data.qpos[24:30] = rng.uniform(-1, 1, 6)
         mujoco.mj_kinematics(model, data)
-        distance, alike = planner.pen(np.r_[data.qpos, data.qvel])
-        ends = data.site_xpos[[env.obj_t_site_id, env.obj_b_site_id]]
-        goal = data.site_xpos[[env.tar_t_site_id, env.tar_b_site_id]]
-        along, wanted = ends[0] - ends[1], goal[0] - goal[1]
-        place = data.xpos[env.obj_body_id] - data.site_xpos[env.eps_ball_site_id]
-        assert distance == pytest.approx(np.linalg.norm(place))
-        cosine = along @ wanted / np.linalg.norm(along) / np.linalg.norm(wanted)
-        assert alike == pytest.approx(cosine)
+        place, direction = forecast.pen(np.r_[data.qpos, data.qvel])
+        along = data.site_xpos[env.obj_t_site_id] - data.site_xpos[env.obj_b_site_id]
+        assert np.allclose(place, data.xpos[env.obj_body_id])
+        assert np.allclose(direction, along / np.linalg.norm(along))
 
 
-def test_the_planners_reward(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, settings = PenModel(pen(steps=0)), Mppi(turn=5, hold=60, calm=2)
-    states = np.zeros((4, 60))
-    states[2, 54:57] = (0.3, 0.0, 0.4)
-    where = (np.array([0.02, 0.08, 0.02, 0.05]), np.array([0.96, 0.96, 0.9, -1.0]))
-    monkeypatch.setattr(model, "pen", lambda _: where)
-    expected = [4.8 + 1, 4.8 - 3.0, 4.5 - 0.5, -5 - 1.2]
-    assert np.allclose(model.rewards(states, settings), expected)
+def test_wanted_directions_are_the_tasks() -> None:
+    simulator = make("pen", 60)
+    for seed in (90_001, 90_002, 90_003):
+        wanted = simulator.reset(seed)[36:39]
+        rng = np.random.default_rng(seed)  # what the task draws its two angles from
+        angles = np.array([rng.uniform(-1, 1), rng.uniform(-1, 1), 0.0])
+        assert np.allclose(turned(pens(simulator)._target, angles), wanted, atol=1e-6)
+    drawn = pens(simulator, 2000).wanted
+    assert np.allclose(np.linalg.norm(drawn, axis=1), 1)
+    assert (drawn.std(axis=0) > 0.1).all()
 
 
-def test_the_planner_is_seeded_and_only_reads() -> None:
-    simulator = pen(steps=0)
-    world, small = simulator.world, Mppi(samples=6, horizon=4)
-    before = (world.data.qpos.copy(), world.data.time, world.model.opt.timestep)
-    first = Planner(simulator, small, np.random.default_rng(3)).act()
-    assert np.array_equal(before[0], world.data.qpos)
-    assert before[1:] == (world.data.time, world.model.opt.timestep)
-    assert np.array_equal(first, Planner(simulator, small, np.random.default_rng(3)).act())
-    assert not np.array_equal(first, Planner(simulator, small, np.random.default_rng(4)).act())
+def test_the_experts_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    forecast = pens(pen(), count=4)
+    states = np.zeros((4, 1, 60))
+    states[2, 0, 54:57] = (0.3, 0.0, 0.4)
+    forecast.wanted = np.tile((0.0, 0.0, 1.0), (4, 1))
+    place = forecast._place + np.array([0.02, 0.08, 0.02, 0.05])[:, None, None] * (1.0, 0.0, 0.0)
+    direction = np.array([0.96, 0.96, 0.9, -1.0])[:, None, None] * (0.0, 0.0, 1.0)
+    monkeypatch.setattr(forecast, "pen", lambda _: (place, direction))
+    expected = [0.96 + 1, 0.96 - 0.5, 0.9 - 0.5, -1 - 0.2]
+    found = forecast.rewards(states, Training(near=10, calm=2))
+    assert np.allclose(found[:, 0], expected)
+
+
+def test_rewards_end_with_a_drop(monkeypatch: pytest.MonkeyPatch) -> None:
+    forecast = pens(pen(), count=2)
+    low = np.array([[0.2, 0.2, 0.2], [0.2, 0.05, 0.2]])
+    place = low[..., None] * (0.0, 0.0, 1.0)
+    monkeypatch.setattr(forecast, "pen", lambda _: (place, place))
+    monkeypatch.setattr(forecast, "observations", lambda _: None)
+    monkeypatch.setattr(forecast, "rewards", lambda *_: np.ones((2, 3)))
+    actions = np.tile(forecast.still, (2, 1))
+    actions[0] += 0.1
+    _, played = forecast.play(actions, 3, Training(drop=20, rest=10))
+    assert np.allclose(played.reward, [3 - 3 * 10 * 0.01, 1 - 20])
+    assert played.dropped.tolist() == [False, True]
+
+
+def test_log_density_against_torch() -> None:
+    x, mean, log = torch.randn(3, 5, 24, generator=torch.Generator().manual_seed(0))
+    normal = torch.distributions.Normal(mean, log[0].exp())
+    constant = 12 * np.log(2 * np.pi)
+    assert torch.allclose(
+        gaussian(x, mean, log[0]) - constant, normal.log_prob(x).sum(dim=1), rtol=1e-4
+    )
+
+
+def test_training_is_seeded_and_only_reads() -> None:
+    simulator, small = pen(), Training(iterations=2, pens=4, horizon=5, batch=8)
+    data, model = simulator.world.data, simulator.world.model
+    before = data.qpos.copy(), data.time, model.opt.timestep
+    observation = np.full(45, 0.1, np.float32)
+    first, again, other = (train(simulator, small, seed).act(observation) for seed in (3, 3, 4))
+    assert np.array_equal(before[0], data.qpos)
+    assert before[1:] == (data.time, model.opt.timestep)
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
     assert first.shape == (24,) and np.abs(first).max() <= 1
 
 
-def test_noise_of_the_candidates() -> None:
-    settings = Mppi(samples=4000, horizon=3, sigma=0.5, narrow=0.4, memory=0.8)
-    noise = Planner(pen(steps=0), settings, np.random.default_rng(0))._noise((3, 24))
-    assert (noise[0] == 0).all()
-    wide, narrow = noise[2::2], noise[1::2]
-    assert np.allclose(wide.std(axis=0), 0.5, atol=0.05)
-    assert np.allclose(narrow.std(axis=0), 0.2, atol=0.02)
-    alike = (wide[:, 0] * wide[:, 1]).mean() / wide.var()
-    assert alike == pytest.approx(0.8, abs=0.02)
+def angle_after(policy: PenPolicy, seeds: range, steps: int) -> float:
+    """Mean degrees to the wanted direction; 180 for a pen that fell."""
+    angles, simulator = [], make("pen", 60)
+    for seed in seeds:
+        observation = simulator.reset(seed)
+        for _ in range(steps):
+            observation = simulator.step(policy.act(observation)).observation
+        angle = np.degrees(np.arccos(observation[33:36] @ observation[36:39]))
+        angles.append(angle if observation[26] > pen_expert.DROPPED else 180)
+    return float(np.mean(angles))
 
 
-def test_planning_turns_the_pen() -> None:
-    """From 65 to at most 30 degrees in 25 steps, where random actions drop it."""
-    simulator = make("pen", 60)
-    simulator.reset(90_002)
-    planner = Planner(simulator, Mppi(samples=24), np.random.default_rng(0))
-    for _ in range(25):
-        observation = simulator.step(planner.act()).observation
-    angle = np.degrees(np.arccos(observation[33:36] @ observation[36:39]))
-    assert angle < 30 and observation[26] > 0.2
+def test_training_turns_the_pen() -> None:
+    """From 73 to 38 degrees, where the hand at rest leaves it as it was."""
+    simulator, seeds = pen(), range(90_010, 90_026)
+    quick = Training(iterations=40, pens=32, horizon=30, holds=(2,), batch=100, rate=3e-3)
+    resting = angle_after(train(simulator, replace(quick, iterations=0), 0), seeds, 40)
+    assert angle_after(train(simulator, quick, 0), seeds, 40) < resting - 15
 
 
 def test_the_script_picks_and_places_from_either_side() -> None:
